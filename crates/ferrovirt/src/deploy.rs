@@ -50,8 +50,15 @@ pub(crate) async fn merge(client: &Client, spec: &Value) -> anyhow::Result<()> {
     let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&known));
     let strict = PatchParams { field_validation: Some(ValidationDirective::Strict), ..PatchParams::default() };
     let change = Patch::Merge(serde_json::json!({ "spec": spec }));
-    let merged = objects.patch(hco::render::NAME, &strict, &change).await;
-    merged.map(drop).context("the HyperConverged object cannot be changed")
+    let merged = objects.patch(hco::render::NAME, &strict, &change).await.map(drop).map_err(|error| match error {
+        // Before it stands the whole object.
+        kube::Error::Api(status) => {
+            let said = status.message.rsplit_once("strict decoding error: ").map(|(_, said)| said.to_owned());
+            anyhow::anyhow!(said.unwrap_or(status.message))
+        }
+        other => other.into(),
+    });
+    merged.context("the HyperConverged object cannot be changed")
 }
 
 /// Two KubeVirt objects would give every node two agents.
@@ -115,10 +122,17 @@ pub(crate) async fn delete_manifest(client: &Client, text: &str) -> anyhow::Resu
             Some(namespace) if namespaced => Api::namespaced_with(client.clone(), &namespace, &resource),
             _ => Api::all_with(client.clone(), &resource),
         };
-        match api.delete(&name, &DeleteParams::background()).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.code == 404 => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot delete {what}")),
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            match api.delete(&name, &DeleteParams::background()).await {
+                Ok(_) => break,
+                Err(kube::Error::Api(status)) if status.code == 404 => break,
+                // A webhook that guarded it is itself about to go.
+                Err(kube::Error::Api(status)) if status.code >= 500 && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                Err(error) => return Err(error).with_context(|| format!("cannot delete {what}")),
+            }
         }
     }
     Ok(())

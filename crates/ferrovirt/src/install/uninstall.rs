@@ -35,7 +35,7 @@ struct Uninstall {
 
 pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let Some(asked) = parse::<Uninstall>(words)? else { return Ok(()) };
-    terminal::log("warn");
+    terminal::log("error,kube_client=off");
     cluster::runtime()?.block_on(async {
         let client = client(asked.kubeconfig.as_deref()).await?;
         uninstall(&client, !asked.keep_storage).await

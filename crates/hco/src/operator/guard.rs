@@ -10,12 +10,14 @@ pub(crate) use hooks::DEFINITION;
 use std::time::Duration;
 
 use api::hco::{CertConfig, CertSpan, HyperConverged};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::certs::Leaf;
 use kit::keyring::{Keyring, Lifetimes, service_names};
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::workload::Placement;
 use kit::{Chain, apply, clock, duration};
+use kube::Api;
 use serde_json::{Value, json};
 
 use super::MANAGER;
@@ -68,8 +70,12 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
             rest.push(injector::configuration(wanted));
         }
     }
+    let owner = owner(context).await?;
     for manifest in first.iter_mut().chain(&mut rest) {
         operator::label(manifest, &labels(&input.version));
+        if manifest["metadata"]["namespace"].is_null() {
+            manifest["metadata"]["ownerReferences"] = json!([owner]);
+        }
     }
     // The definition has labels of its own, and nothing of it but the conversion is this operator's.
     rest.push(hooks::conversion(&input.namespace, &renewed.bundle));
@@ -82,6 +88,16 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
     let phases = Phases { first: &first, definitions: &[], rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;
     Ok(renewed.again)
+}
+
+/// The definition of the object owns what lies in no namespace: nothing is left to guard when it is gone, and no operator to take it away.
+async fn owner(context: &Context) -> Result<Value, Error> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(context.client.clone());
+    let found = definitions.get_metadata(DEFINITION).await;
+    let uid = found.map_err(Error::api("get", "CustomResourceDefinition", DEFINITION))?.metadata.uid;
+    Ok(json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "name": DEFINITION, "uid": uid,
+    }))
 }
 
 /// What the injector is made from; none where it is not wanted.

@@ -60,6 +60,17 @@ async fn what_guards_the_object_is_put_back_when_it_is_deleted_or_edited() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_guards_the_object_goes_with_its_definition() {
+    let cluster = Cluster::new().await;
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hyperconvergeds.hco.kubevirt.io";
+    let definition = cluster.get(definition).await.unwrap();
+    for address in addresses().into_iter().filter(|address| !address.contains("/namespaces/")) {
+        let owners = cluster.get(&address).await.unwrap()["metadata"]["ownerReferences"].clone();
+        assert_eq!(owners[0]["uid"], definition["metadata"]["uid"], "{address}: {owners}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_conversion_is_put_back_when_the_definition_is_applied_without_it() {
     let cluster = Cluster::new().await;
     let address = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/hyperconvergeds.hco.kubevirt.io";
