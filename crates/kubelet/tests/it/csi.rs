@@ -113,7 +113,13 @@ pub(crate) async fn volumes(machine: &mut Machine) {
     attach(machine).await;
     machine.ready("csi").await;
     assert_eq!(driver.asked(), ["stage handle device=sdz key=word", "publish handle pod=csi readonly=false"]);
-    assert!(machine.dir.join("driver/data/f").exists());
+    // A container is ready when its process runs; what the process writes comes a moment later.
+    let written = async {
+        while !machine.dir.join("driver/data/f").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), written).await.unwrap();
 
     let me = "kube-apiserver-kubelet-client";
     let metrics = machine.tls.get(me, "/metrics").await.1;
