@@ -75,8 +75,11 @@ fn backup(space: &Namespace, name: &str, kind: &str, volumes: &[&str]) -> Result
     let made = space.wait("virtualmachinebackup", name, "ended", |found| holds(found, "Done"))?;
     ensure!(holds(&made, "Complete") && holds(&made, "Quiesced"), "{}", made["status"]);
     ensure!(made["status"]["type"] == kind, "{}", made["status"]);
-    let included: Vec<Value> = volumes.iter().map(|volume| json!({ "volumeName": volume })).collect();
-    ensure!(made["status"]["includedVolumes"] == json!(included), "{}", made["status"]);
+    // They stand in the order in which the guest got them: disks that were plugged one after the other may come the other way round.
+    let included = made["status"]["includedVolumes"].as_array().into_iter().flatten();
+    let mut included: Vec<&str> = included.filter_map(|volume| volume["volumeName"].as_str()).collect();
+    included.sort_unstable();
+    ensure!(included == volumes, "{}", made["status"]);
     let tracker = space.get("virtualmachinebackuptracker", "nightly")?;
     let latest = &tracker["status"]["latestCheckpoint"]["name"];
     ensure!(latest.is_string() && *latest == made["status"]["checkpointName"], "{}", tracker["status"]);
