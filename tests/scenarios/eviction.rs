@@ -160,6 +160,8 @@ pub(crate) fn next_build() -> Result<()> {
 
 /// Asks for the build of a tag, and for outdated guests to be dealt with by `methods`.
 pub(crate) fn to(tag: &Value, methods: &Value) -> Result<()> {
+    // Nothing said is HyperConverged's default, which moves guests; an empty list leaves them where they are.
+    let methods = if methods.is_null() { json!([]) } else { methods.clone() };
     product::merge(&json!({ "virtualization": { "workloadUpdateStrategy": { "workloadUpdateMethods": methods } } }))?;
     let by = |tag: &Value| json!([{ "op": "add", "path": "/spec/imageTag", "value": tag }]);
     product::patch_kubevirt(&if tag.is_null() { Value::Null } else { by(tag) })?;
