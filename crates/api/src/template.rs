@@ -2,11 +2,13 @@
 //! of it. The language of parameters is OpenShift's: `${NAME}` within texts, `${{NAME}}` for a value that is no text.
 
 mod expression;
+pub mod openshift;
 mod substitute;
 
 use std::collections::BTreeMap;
 
 pub use expression::generate;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use substitute::Values;
@@ -21,6 +23,35 @@ pub const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 pub const PLURAL: &str = "virtualmachinetemplates";
 /// What a parameter's `generate` may say.
 pub const EXPRESSION: &str = "expression";
+
+/// A virtual machine with parameters.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct VirtualMachineTemplate {
+    /// Name and the like.
+    pub metadata: ObjectMeta,
+    /// The machine and its parameters.
+    #[serde(default)]
+    pub spec: Spec,
+    /// What its controller says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+}
+
+meta::kind!(
+    VirtualMachineTemplate,
+    "template.kubevirt.io",
+    "v1beta1",
+    "virtualmachinetemplates",
+    NamespaceResourceScope
+);
+
+/// What is known of a template.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// `Ready`: machines can be made of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
 
 /// The spec of a VirtualMachineTemplate.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -111,6 +142,30 @@ pub fn process(spec: &Spec, given: &BTreeMap<String, String>, random: Random<'_>
     Ok(Processed { machine, message: values.text(&spec.message) })
 }
 
+/// Whether a machine can come of a template, whatever its parameters are given as.
+///
+/// # Errors
+/// When a parameter has no name, or another's; its value cannot be generated; or there is no machine.
+pub fn check(spec: &Spec) -> Result<(), Refusal> {
+    for (at, parameter) in spec.parameters.iter().enumerate() {
+        let refuse =
+            |name: &str, message: String| Err(Refusal { field: format!("spec.parameters[{at}].{name}"), message });
+        if parameter.name.is_empty() {
+            return refuse("name", "name the parameter".to_owned());
+        }
+        if spec.parameters[..at].iter().any(|other| other.name == parameter.name) {
+            return refuse("name", format!("another parameter is named {}: name each once", parameter.name));
+        }
+    }
+    let given = spec.parameters.iter().filter(|parameter| parameter.generate.is_empty() && parameter.value.is_empty());
+    let given = given.map(|parameter| (parameter.name.clone(), "given".to_owned())).collect();
+    values(&spec.parameters, &given, &mut |_| 0)?;
+    if spec.virtual_machine.is_object() {
+        return Ok(());
+    }
+    Err(Refusal { field: "spec.virtualMachine".to_owned(), message: "is required, and an object".to_owned() })
+}
+
 fn values(all: &[Parameter], given: &BTreeMap<String, String>, random: Random<'_>) -> Result<Values, Refusal> {
     if let Some(unknown) = given.keys().find(|name| !all.iter().any(|parameter| parameter.name == **name)) {
         let known: Vec<&str> = all.iter().map(|parameter| parameter.name.as_str()).collect();
@@ -189,6 +244,22 @@ mod tests {
         let parameters = json!([{ "name": "WHERE", "value": "there" }, { "name": "CORES", "value": "1" }]);
         let found = processed(&spec(parameters, machine), &[]).unwrap();
         assert_eq!(found.machine["metadata"]["namespace"], "there");
+    }
+
+    #[test]
+    fn a_template_is_checked_without_its_parameters() {
+        let check =
+            |parameters: Value, machine: Value| check(&spec(parameters, machine)).err().map(|found| found.field);
+        let required = json!([{ "name": "NAME", "required": true }, { "name": "CORES", "generate": "expression", "from": "[1-4]{1}" }]);
+        assert_eq!(check(required, machine("${NAME}")), None);
+        assert_eq!(check(json!([{}]), machine("x")).as_deref(), Some("spec.parameters[0].name"));
+        assert_eq!(
+            check(json!([{ "name": "A" }, { "name": "A" }]), machine("x")).as_deref(),
+            Some("spec.parameters[1].name")
+        );
+        let endless = json!([{ "name": "A", "generate": "expression", "from": "[a-z]{999}" }]);
+        assert_eq!(check(endless, machine("x")).as_deref(), Some("spec.parameters[0].from"));
+        assert_eq!(check(json!([]), json!("x")).as_deref(), Some("spec.virtualMachine"));
     }
 
     #[track_caller]

@@ -30,6 +30,7 @@ mod setup;
 pub mod snapshot;
 pub mod stand_in;
 pub mod stores;
+pub mod template;
 pub mod tracking;
 pub mod vm;
 pub mod vmi;
@@ -150,6 +151,7 @@ fn register(setup: &mut Setup, figures: &Figures) {
     backup::register(setup);
     backup::tracker::register(setup);
     export::register(setup);
+    template::register(setup);
 }
 
 async fn serve(

@@ -95,3 +95,69 @@ async fn who_may_not_process_a_template_learns_nothing_of_it() {
     let (code, _) = process(&setup, "small", Value::Null, "eve", &["system:authenticated"]).await;
     assert_eq!(code, 403);
 }
+
+async fn create(setup: &Setup, parameters: Value, user: &str, groups: &[&str]) -> (u16, Value) {
+    let body = Body::from(json!({ "parameters": parameters }).to_string());
+    let path = "/namespaces/default/virtualmachinetemplates/small/create";
+    setup.send_to(GROUP, "POST", path, body, user, groups).await
+}
+
+/// Gives `eve` a role in the namespace of the template.
+async fn grant(setup: &Setup, name: &str, rules: Value) {
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": name, "namespace": "default" },
+        "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": { "name": name, "namespace": "default" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "eve" }],
+    });
+    apply::all(&setup.client, &Applied::by("test"), &[role, binding]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_machine_is_made_of_a_template_for_whoever_may_create_machines() {
+    let setup = prepared().await;
+    let eve = &["system:authenticated"];
+    assert_eq!(create(&setup, json!({ "NAME": "web" }), "eve", eve).await.0, 403);
+    let may_ask = json!([{
+        "apiGroups": ["subresources.template.kubevirt.io"], "resources": ["virtualmachinetemplates/create"], "verbs": ["create"],
+    }]);
+    grant(&setup, "ask", may_ask).await;
+    let (code, said) = create(&setup, json!({ "NAME": "web" }), "eve", eve).await;
+    assert_eq!(code, 403, "who may not create machines gets none by a template: {said}");
+    let may_create = json!([{ "apiGroups": ["kubevirt.io"], "resources": ["virtualmachines"], "verbs": ["create"] }]);
+    grant(&setup, "create", may_create).await;
+    let (code, made) = create(&setup, json!({ "NAME": "web" }), "eve", eve).await;
+    assert_eq!((code, made["virtualMachine"]["metadata"]["name"].as_str()), (200, Some("web")), "{made}");
+    let machines: Api<api::kubevirt::v1::VirtualMachine> = Api::namespaced(setup.client.clone(), "default");
+    assert!(machines.get_opt("web").await.unwrap().is_some());
+    assert_eq!(create(&setup, json!({ "NAME": "web" }), "eve", eve).await.0, 409);
+}
+
+#[tokio::test]
+async fn a_machine_of_a_template_has_no_network_that_its_user_may_not_use() {
+    let setup = prepared().await;
+    let merge = json!({ "spec": { "virtualMachine": { "spec": { "template": { "spec": {
+        "domain": { "devices": { "interfaces": [{ "name": "lan", "bridge": {} }] } },
+        "networks": [{ "name": "lan", "multus": { "networkName": "kube-system/secret" } }],
+    } } } } } });
+    let resource = kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(
+        "template.kubevirt.io",
+        "v1beta1",
+        "VirtualMachineTemplate",
+    ));
+    let templates: Api<kube::api::DynamicObject> = Api::namespaced_with(setup.client.clone(), "default", &resource);
+    let how = kube::api::PatchParams::default();
+    templates.patch("small", &how, &kube::api::Patch::Merge(merge)).await.unwrap();
+    let rules = json!([
+        { "apiGroups": ["subresources.template.kubevirt.io"], "resources": ["virtualmachinetemplates/create"], "verbs": ["create"] },
+        { "apiGroups": ["kubevirt.io"], "resources": ["virtualmachines"], "verbs": ["create"] },
+    ]);
+    grant(&setup, "machines", rules).await;
+    let (code, said) = create(&setup, json!({ "NAME": "web" }), "eve", &["system:authenticated"]).await;
+    assert!(code == 403 && said["message"].as_str().unwrap().contains("kube-system"), "{code} {said}");
+    let machines: Api<api::kubevirt::v1::VirtualMachine> = Api::namespaced(setup.client.clone(), "default");
+    assert!(machines.get_opt("web").await.unwrap().is_none());
+}

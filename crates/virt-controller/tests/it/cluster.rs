@@ -62,6 +62,7 @@ pub(crate) async fn start() -> Cluster {
         "virtualmachinebackups.backup.kubevirt.io",
         "virtualmachinebackuptrackers.backup.kubevirt.io",
         "virtualmachineexports.export.kubevirt.io",
+        "virtualmachinetemplates.template.kubevirt.io",
     ] {
         let path = format!("../../deploy/crds/{name}.yaml");
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

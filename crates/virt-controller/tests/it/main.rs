@@ -20,5 +20,6 @@ mod quotas;
 mod snapshot;
 mod state;
 mod storage;
+mod template;
 mod trouble;
 mod volumes_update;

@@ -133,7 +133,8 @@ fn api_cluster() -> Value {
         rule("cdi.kubevirt.io", &["cdiconfigs"], &["get"]),
         // What the disks of machines are copied from.
         rule("cdi.kubevirt.io", &["datasources"], &["get"]),
-        // Of which machines are made for whoever may process them.
+        // Of which machines are told and made, for whoever may have them.
+        rule("kubevirt.io", &["virtualmachines"], &["create"]),
         rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
     ])
 }
@@ -198,7 +199,8 @@ fn controller_cluster() -> Value {
         rule("export.kubevirt.io", &["virtualmachineexports"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("export.kubevirt.io", &["virtualmachineexports/status"], &["patch"]),
         rule("export.kubevirt.io", &["virtualmachineexports/finalizers"], &["update"]),
-        rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
+        rule("template.kubevirt.io", &["virtualmachinetemplates"], READ),
+        rule("template.kubevirt.io", &["virtualmachinetemplates/status"], &["patch"]),
         rule("", &["services"], &["get", "create"]),
         rule("", &["secrets"], &["create"]),
         rule("", &["configmaps"], &["create", "patch"]),

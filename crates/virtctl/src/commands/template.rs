@@ -1,6 +1,8 @@
 //! `virtctl template`: machines of VirtualMachineTemplates.
 
+mod convert;
 mod process;
+mod source;
 
 use crate::connect::Globals;
 use crate::fault::Outcome;
@@ -14,12 +16,15 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    /// Print the VirtualMachineTemplate that says what a Template of OpenShift says.
+    Convert(convert::Args),
     /// Print the virtual machine that comes of a template, or create it.
     Process(Box<process::Args>),
 }
 
 pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
     match args.what {
+        What::Convert(args) => convert::run(globals, &args).await,
         What::Process(args) => process::run(globals, *args).await,
     }
 }

@@ -1,15 +1,15 @@
 //! `virtctl template process`: the machine that comes of a template, printed or created.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use api::template::{self, GROUP, PLURAL, SUBRESOURCES, Spec, VERSIONS};
-use http::{Method, Request, header};
+use http::Method;
 use rand::Rng;
 use serde_json::{Value, json};
 
+use super::source::{document, print, send};
 use crate::connect::{Cluster, Globals};
 use crate::fault::{Fault, Outcome};
 use crate::output;
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Fill in parameters here, and not in the cluster.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, default_value_t = false)]
     local: bool,
-    /// Create the virtual machine in the namespace of the template, with your own rights.
+    /// Create the virtual machine in the namespace of the template.
     #[arg(long, num_args = 0..=1, default_missing_value = "true", require_equals = true, default_value_t = false,
         conflicts_with_all = ["local", "print_params"])]
     create: bool,
@@ -74,10 +74,9 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
             }
             let (machine, message) = match args.local {
                 true => here(&spec(&fetched(&cluster, name).await?)?, &given)?,
-                false => there(&cluster, name, &given).await?,
+                false => there(&cluster, name, if args.create { "create" } else { "process" }, &given).await?,
             };
             if args.create {
-                created(&cluster, &machine).await?;
                 let made = machine["metadata"]["name"].as_str().unwrap_or_default();
                 output::say(&format!("virtualmachine.kubevirt.io/{made} created"))?;
                 return tell(&message);
@@ -95,16 +94,6 @@ fn tell(message: &str) -> Outcome {
     if !message.is_empty() {
         eprintln!("{message}");
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print(value: &Value, format: &str) -> Outcome {
-    let failed = |error: &dyn std::fmt::Display| Fault::new(format!("cannot write {format}")).because(error);
-    let text = match format {
-        "json" => serde_json::to_string_pretty(value).map_err(|error| failed(&error))?,
-        _ => serde_saphyr::to_string(value).map_err(|error| failed(&error))?,
-    };
-    output::say(text.trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -126,17 +115,6 @@ fn parameters(args: &Args) -> Result<BTreeMap<String, String>, Fault> {
     args.param.iter().map(pair).collect()
 }
 
-fn document(file: &PathBuf) -> Result<Value, Fault> {
-    let what = || format!("cannot read {}", file.display());
-    let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text).map(drop),
-        false => std::fs::read_to_string(file).map(|read| text = read),
-    };
-    read.map_err(|error| Fault::new(what()).because(error))?;
-    serde_saphyr::from_str(&text).map_err(|error| Fault::new(what()).because(error))
-}
-
 fn spec(template: &Value) -> Result<Spec, Fault> {
     let what = "this is no VirtualMachineTemplate";
     if template["kind"] != "VirtualMachineTemplate" {
@@ -156,13 +134,6 @@ fn address(cluster: &Cluster, group: &str, name: &str) -> String {
     format!("/apis/{group}/{}/namespaces/{}/{PLURAL}/{name}", VERSIONS[0], cluster.namespace)
 }
 
-async fn send(cluster: &Cluster, what: &str, method: Method, address: &str, body: &Value) -> Result<Value, Fault> {
-    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-    let request = Request::builder().method(method).uri(address).header(header::CONTENT_TYPE, "application/json");
-    let request = request.body(body).map_err(|error| Fault::new(what).because(error))?;
-    cluster.client.request(request).await.map_err(|error| Fault::api(what, &error))
-}
-
 async fn fetched(cluster: &Cluster, name: &str) -> Result<Value, Fault> {
     let what = format!("cannot get the template {}/{name}", cluster.namespace);
     let mut found = send(cluster, &what, Method::GET, &address(cluster, GROUP, name), &Value::Null).await?;
@@ -170,23 +141,20 @@ async fn fetched(cluster: &Cluster, name: &str) -> Result<Value, Fault> {
     Ok(found)
 }
 
-async fn there(cluster: &Cluster, name: &str, given: &BTreeMap<String, String>) -> Result<(Value, String), Fault> {
-    let what = format!("cannot process the template {}/{name}", cluster.namespace);
+async fn there(
+    cluster: &Cluster,
+    name: &str,
+    how: &str,
+    given: &BTreeMap<String, String>,
+) -> Result<(Value, String), Fault> {
+    let what = format!("cannot {how} a machine of the template {}/{name}", cluster.namespace);
     let options = json!({
         "apiVersion": format!("{SUBRESOURCES}/{}", VERSIONS[0]), "kind": "ProcessOptions", "parameters": given,
     });
-    let at = format!("{}/process", address(cluster, SUBRESOURCES, name));
+    let at = format!("{}/{how}", address(cluster, SUBRESOURCES, name));
     let mut done = send(cluster, &what, Method::POST, &at, &options).await?;
     let message = done["message"].as_str().unwrap_or_default().to_owned();
     Ok((done["virtualMachine"].take(), message))
-}
-
-async fn created(cluster: &Cluster, machine: &Value) -> Result<Value, Fault> {
-    let namespace = machine["metadata"]["namespace"].as_str().unwrap_or(&cluster.namespace);
-    let name = machine["metadata"]["name"].as_str().unwrap_or_default();
-    let what = format!("cannot create the virtual machine {namespace}/{name}");
-    let at = format!("/apis/{}/namespaces/{namespace}/virtualmachines", api::kubevirt::constants::API_VERSION);
-    send(cluster, &what, Method::POST, &at, machine).await
 }
 
 #[cfg(test)]
