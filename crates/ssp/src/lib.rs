@@ -5,6 +5,7 @@
 //! machine ──▶ API server ──webhook──▶ template-validator: does it keep the rules of its template?
 //! ```
 
+pub mod console_proxy;
 pub mod error;
 pub mod object;
 pub mod operator;
