@@ -74,6 +74,11 @@ pub(crate) fn template_validator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, ssp::validator::run)
 }
 
+/// `vm-console-proxy`
+pub(crate) fn vm_console_proxy(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, ssp::console_proxy::run)
+}
+
 /// `virt-operator`
 pub(crate) fn virt_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, virt_operator::run)

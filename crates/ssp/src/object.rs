@@ -191,6 +191,11 @@ meta::kind!(SSP, "ssp.kubevirt.io", "v1beta3", "ssps", NamespaceResourceScope);
 meta::condition!(Condition, last_heartbeat_time);
 
 impl SSP {
+    /// Whether somebody is to hand out tokens for screens.
+    pub fn wants_tokens(&self) -> bool {
+        self.spec.token_generation_service.as_ref().is_some_and(|service| service.enabled)
+    }
+
     /// Whether nothing is to be done for it.
     pub fn is_paused(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();

@@ -64,9 +64,6 @@ pub fn remarks(spec: &Spec) -> Vec<String> {
     let (least, ciphers) = security::asked(spec.tls_security_profile.as_ref());
     let (_, problems) = Policy::new(least, ciphers);
     out.extend(problems.into_iter().map(|problem| format!("spec.tlsSecurityProfile: {problem}")));
-    if spec.token_generation_service.as_ref().is_some_and(|service| service.enabled) {
-        out.push("spec.tokenGenerationService.enabled is not acted on in this version".to_owned());
-    }
     out
 }
 

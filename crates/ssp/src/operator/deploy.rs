@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::cdi::v1beta1::{DataImportCron, DataSource};
+use k8s_openapi::api::core::v1::Namespace;
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::store::Key;
@@ -20,13 +21,14 @@ use sha2::{Digest, Sha256};
 
 use super::architectures::Architectures;
 use super::context::Context;
-use super::manifests::{self, Input, admission, monitoring};
-use super::names::DEPLOYMENT;
+use super::manifests::{self, Input, admission, monitoring, tokens};
+use super::names::{DEPLOYMENT, PROXY_SECRET};
 use super::sources::{self, Step};
 use super::status::{self, Seen};
 use super::{Release, certificates, check, remove, templates};
-use crate::Error;
 use crate::object::SSP;
+use crate::words::IMAGES;
+use crate::{Error, console_proxy};
 
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -73,8 +75,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         return Ok(Next::Wait);
     }
     let configuration = configuration(&context.release, &ssp);
+    let names = [DEPLOYMENT].into_iter().chain(ssp.wants_tokens().then_some(console_proxy::NAME));
+    let find = |name| (name, context.deployments.get(&Key::new(context.release.namespace.as_str(), name)));
     let seen = |applied: bool, failure: Option<String>, remarks: Vec<String>| Seen {
-        validator: context.deployments.get(&Key::new(context.release.namespace.as_str(), DEPLOYMENT)),
+        deployments: names.clone().map(find).collect(),
         configuration: configuration.clone(),
         applied,
         failure,
@@ -87,7 +91,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if !known {
         context.write(&ssp, status::status(&ssp, &seen(false, None, Vec::new()), version, now)).await?;
     }
-    let done = install(context, &ssp, &configuration, seen(false, None, Vec::new()).is_answered()).await;
+    let done = install(context, &ssp, &configuration, &seen(false, None, Vec::new())).await;
     context.metrics.reconciled(done.is_ok());
     let (applied, failure, remarks) = match &done {
         Ok(done) => (done.whole, None, done.remarks.clone()),
@@ -99,6 +103,21 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     Ok(Next::After(done?.again))
 }
 
+/// Makes the namespace of boot sources where nobody has, such as on clusters that the operator came to as a package of OLM.
+async fn ensure_namespace(context: &Context) -> Result<(), Error> {
+    let namespaces: Api<Namespace> = Api::all(context.client.clone());
+    let found = namespaces.get_metadata_opt(IMAGES).await.map_err(Error::api("look for", "Namespace", IMAGES))?;
+    if found.is_some() {
+        return Ok(());
+    }
+    let mut namespace = Namespace::default();
+    namespace.metadata.name = Some(IMAGES.to_owned());
+    match namespaces.create(&PostParams::default(), &namespace).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        made => made.map(drop).map_err(Error::api("create", "Namespace", IMAGES)),
+    }
+}
+
 /// What an installation came to.
 struct Done {
     /// When it has to be looked at again.
@@ -108,11 +127,12 @@ struct Done {
     remarks: Vec<String>,
 }
 
-async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bool) -> Result<Done, Error> {
+async fn install(context: &Context, ssp: &SSP, configuration: &str, seen: &Seen) -> Result<Done, Error> {
+    ensure_namespace(context).await?;
     let namespace = &context.release.namespace;
     let mut input = input(context, ssp, configuration);
     let labels = manifests::labels(manifests::validator::OPERAND, manifests::TEMPLATING, &input.labels);
-    let ring = certificates::keyring(namespace);
+    let ring = certificates::keyring(namespace, input.tokens);
     let held = ring.read(&context.client, namespace).await;
     let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
     let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
@@ -125,7 +145,10 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bo
     let hooks = admission::addresses(&input);
     let there = context.applied.addresses();
     let wanted = input.replicas > 0;
-    input.answered = wanted && (answered || hooks.iter().any(|hook| there.contains(hook)));
+    let asked = |addresses: &[String]| addresses.iter().any(|address| there.contains(address));
+    input.answered = wanted && (seen.is_answered(DEPLOYMENT) || asked(&hooks));
+    let api = [apply::address(&tokens::api_service(&input))];
+    input.tokens_answered = input.tokens && (seen.is_answered(console_proxy::NAME) || asked(&api));
 
     let mut early = ring.manifests(&renewed, namespace, &labels);
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry.
@@ -149,6 +172,11 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bo
     if input.replicas < 2 {
         superfluous.push(format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{DEPLOYMENT}"));
     }
+    if !input.tokens {
+        superfluous.extend(api);
+        superfluous.extend(tokens::render(&input).iter().map(apply::address));
+        superfluous.push(format!("/api/v1/namespaces/{namespace}/secrets/{PROXY_SECRET}"));
+    }
     context.prune(superfluous).await?;
     let mut remarks = check::remarks(&ssp.spec);
     if serves(CDI.0, &CDI.1).await? {
@@ -159,7 +187,8 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, answered: bo
     if kinds.is_empty() {
         remarks.push("the cluster serves no kind of templates: none are made".to_owned());
     }
-    Ok(Done { again: LOOK.min(renewed.again), whole: input.answered || !wanted, remarks })
+    let whole = (input.answered || !wanted) && input.tokens_answered == input.tokens;
+    Ok(Done { again: LOOK.min(renewed.again), whole, remarks })
 }
 
 async fn boot_sources(context: &Context, ssp: &SSP, architectures: &Architectures) -> Result<(), Error> {
@@ -230,11 +259,10 @@ fn input(context: &Context, ssp: &SSP, configuration: &str) -> Input {
             tolerations: json!(placement.tolerations),
         },
         templates: ssp.spec.common_templates.namespace.clone(),
-        ca_bundle: String::new(),
         configuration: configuration.to_owned(),
         labels: Context::labels(ssp),
-        answered: false,
-        monitoring: false,
+        tokens: ssp.wants_tokens(),
+        ..Input::default()
     }
 }
 

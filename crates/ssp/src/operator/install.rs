@@ -6,8 +6,9 @@ use kit::{served, workload};
 use serde_json::{Value, json};
 
 use super::MANAGER;
-use super::manifests::{crds, images, validator};
+use super::manifests::{crds, images, tokens, validator};
 use super::names::METRICS_SERVICE;
+use crate::console_proxy;
 use crate::words::{self, IMAGES};
 
 /// Default image of the validator.
@@ -16,6 +17,8 @@ pub const COMPONENT_IMAGE: &str = concat!("ferrovirt.local/component:v", env!("C
 pub const NAMESPACE: &str = "kubevirt-hyperconverged";
 
 const READ: &[&str] = &["get", "list", "watch"];
+/// Who hands out tokens for screens.
+const PROXY: &str = console_proxy::NAME;
 
 /// The product's version, as images are tagged.
 pub fn version() -> String {
@@ -84,10 +87,16 @@ fn rights() -> Vec<Value> {
         // Each kind is watched once, in both namespaces.
         rule(RBAC, &["clusterroles", "clusterrolebindings", "roles", "rolebindings"], READ),
         rule("networking.k8s.io", &["networkpolicies"], READ),
-        named(RBAC, "clusterroles", CHANGE, &["template:view", images::EDIT]),
-        named(RBAC, "clusterrolebindings", CHANGE, &[validator::ACCOUNT]),
-        // What this role grants, the operator need not have: it gives it to nobody.
-        named(RBAC, "clusterroles", &["escalate"], &[images::EDIT]),
+        named(RBAC, "clusterroles", CHANGE, &["template:view", images::EDIT, PROXY, tokens::GENERATE]),
+        named(RBAC, "clusterrolebindings", CHANGE, &[validator::ACCOUNT, PROXY]),
+        // What these roles grant, the operator need not have: two it gives to nobody, and one to an account of its own namespace.
+        named(RBAC, "clusterroles", &["escalate"], &[images::EDIT, PROXY, tokens::GENERATE]),
+        named(RBAC, "clusterroles", &["bind"], &[PROXY]),
+        // That of boot sources, where nobody has made it.
+        rule("", &["namespaces"], &["create"]),
+        named("", "namespaces", &["get"], &[IMAGES]),
+        rule("apiregistration.k8s.io", &["apiservices"], READ),
+        named("apiregistration.k8s.io", "apiservices", CHANGE, &["v1.token.kubevirt.io"]),
     ];
     rules.extend(validator::cluster_rules());
     rules.extend(served::rules());
@@ -110,6 +119,8 @@ fn rights() -> Vec<Value> {
         named(RBAC, "roles", &["get", "create", "patch", "delete", "escalate", "bind"], &[images::VIEW]),
         named(RBAC, "rolebindings", CHANGE, &[images::VIEW]),
     ];
+    // How the API server vouches for users is read by the account of vm-console-proxy.
+    let reader = [named(RBAC, "roles", &["bind"], &[tokens::READER]), named(RBAC, "rolebindings", CHANGE, &[PROXY])];
     let metadata = |name: &str| json!({ "name": name, "labels": labels() });
     let place = |namespace: &str| json!({ "name": MANAGER, "namespace": namespace, "labels": labels() });
     let of = (NAMESPACE, MANAGER);
@@ -123,6 +134,8 @@ fn rights() -> Vec<Value> {
         binding(&place(NAMESPACE), MANAGER, of),
         role(&place(IMAGES), &sources),
         binding(&place(IMAGES), MANAGER, of),
+        role(&place("kube-system"), &reader),
+        binding(&place("kube-system"), MANAGER, of),
     ]
 }
 

@@ -7,6 +7,7 @@ pub mod images;
 pub mod monitoring;
 pub mod network;
 pub mod protection;
+pub mod tokens;
 pub mod validator;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,10 @@ pub struct Input {
     pub labels: BTreeMap<String, String>,
     /// Whether somebody answers the webhooks.
     pub answered: bool,
+    /// Whether there is somebody who hands out tokens for screens.
+    pub tokens: bool,
+    /// Whether he answers.
+    pub tokens_answered: bool,
     /// Whether the cluster knows the kinds of Prometheus' operator.
     pub monitoring: bool,
 }
@@ -71,6 +76,12 @@ pub fn render(input: &Input) -> Vec<Value> {
     if input.answered {
         add(validator::OPERAND, TEMPLATING, admission::render(input));
     }
+    if input.tokens {
+        add(tokens::OPERAND, TEMPLATING, tokens::render(input));
+        if input.tokens_answered {
+            add(tokens::OPERAND, TEMPLATING, vec![tokens::api_service(input)]);
+        }
+    }
     if input.monitoring {
         add("metrics", "monitoring", monitoring::render(input));
     }
@@ -81,7 +92,8 @@ pub fn render(input: &Input) -> Vec<Value> {
 /// All that can be rendered for `namespace`, whatever the object asks for and the cluster knows.
 pub fn every(namespace: &str) -> Vec<Value> {
     let namespace = namespace.to_owned();
-    render(&Input { namespace, replicas: 2, answered: true, monitoring: true, ..Input::default() })
+    let all = Input { namespace, replicas: 2, answered: true, monitoring: true, ..Input::default() };
+    render(&Input { tokens: true, tokens_answered: true, ..all })
 }
 
 #[cfg(test)]

@@ -8,3 +8,5 @@ pub const SECRET: &str = "virt-template-validator-certs";
 pub const CONFIGURATION: &str = "operator.ssp.kubevirt.io/configuration";
 /// The Service of the operator's metrics.
 pub const METRICS_SERVICE: &str = "ssp-operator-metrics";
+/// The Secret with the certificate of vm-console-proxy, which it mounts.
+pub const PROXY_SECRET: &str = "vm-console-proxy-cert";

@@ -7,7 +7,7 @@ use kit::{apply, clock, operator};
 use kube::ResourceExt;
 
 use super::context::Context;
-use super::manifests::{Input, admission};
+use super::manifests::{Input, admission, tokens};
 use super::{MANAGER, certificates, manifests, status, templates};
 use crate::Error;
 use crate::object::SSP;
@@ -31,7 +31,9 @@ pub(super) async fn sync(context: &Context, ssp: &SSP) -> Result<Next, Error> {
     context.templates.forget();
     let namespace = &context.release.namespace;
     // Nobody may be asked about what is going away, or a webhook that is gone already refuses its end.
-    let hooks = admission::addresses(&Input { namespace: namespace.clone(), ..Input::default() });
+    let input = Input { namespace: namespace.clone(), ..Input::default() };
+    let mut hooks = admission::addresses(&input);
+    hooks.push(apply::address(&tokens::api_service(&input)));
     operator::delete(&context.client, &hooks).await?;
     let crons = context.crons.list();
     let since = ssp.metadata.deletion_timestamp.as_ref().map_or(0, |time| now.as_second() - time.0.as_second());
@@ -50,7 +52,7 @@ pub(super) async fn sync(context: &Context, ssp: &SSP) -> Result<Next, Error> {
     let mut all: Vec<String> = sources.map(|source| address("datasources", IMAGES, &source.name_any())).collect();
     all.extend(templates::addresses(&context.client).await?);
     all.extend(manifests::every(namespace).iter().map(apply::address));
-    let ring = certificates::keyring(namespace);
+    let ring = certificates::keyring(namespace, true);
     let mut own = vec![("configmaps", ring.bundle), ("secrets", ring.authority)];
     own.extend(ring.leaves.into_iter().map(|(name, _)| ("secrets", name)));
     all.extend(own.into_iter().map(|(kind, name)| format!("/api/v1/namespaces/{namespace}/{kind}/{name}")));

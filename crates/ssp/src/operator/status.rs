@@ -21,8 +21,8 @@ pub mod phase {
 /// What was seen of what is deployed.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// The validator.
-    pub validator: Option<Deployment>,
+    /// What is to run: the name of each Deployment, and what is seen of it.
+    pub deployments: Vec<(&'static str, Option<Deployment>)>,
     /// Names the configuration that it is to be of.
     pub configuration: String,
     /// Everything has been applied.
@@ -34,18 +34,21 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether the validator runs as it is to.
-    pub fn is_rolled_out(&self) -> bool {
-        self.validator.as_ref().is_some_and(|validator| {
-            let annotations = validator.metadata.annotations.as_ref();
+    /// What does not run as it is to.
+    fn waited_for(&self) -> Vec<&'static str> {
+        let is_rolled_out = |deployment: &Deployment| {
+            let annotations = deployment.metadata.annotations.as_ref();
             let ours = annotations.and_then(|all| all.get(CONFIGURATION)).is_some_and(|id| *id == self.configuration);
-            ours && operator::is_rolled_out(validator)
-        })
+            ours && operator::is_rolled_out(deployment)
+        };
+        let late = self.deployments.iter().filter(|(_, found)| !found.as_ref().is_some_and(is_rolled_out));
+        late.map(|(name, _)| *name).collect()
     }
 
-    /// Whether somebody answers.
-    pub fn is_answered(&self) -> bool {
-        let status = self.validator.as_ref().and_then(|validator| validator.status.as_ref());
+    /// Whether the Deployment of that name answers.
+    pub fn is_answered(&self, name: &str) -> bool {
+        let found = self.deployments.iter().find(|(held, _)| *held == name).and_then(|(_, found)| found.as_ref());
+        let status = found.and_then(|deployment| deployment.status.as_ref());
         status.is_some_and(|status| status.available_replicas.unwrap_or(0) > 0)
     }
 }
@@ -53,12 +56,13 @@ impl Seen {
 /// The status `ssp` should have while it is deployed.
 pub fn status(ssp: &SSP, seen: &Seen, version: &str, now: Timestamp) -> Status {
     let mut status = begun(ssp, version);
-    let waiting = (!seen.is_rolled_out()).then(|| format!("Waiting for {DEPLOYMENT} to be ready."));
+    let late = seen.waited_for();
+    let waiting = (!late.is_empty()).then(|| format!("Waiting for {} to be ready.", late.join(", ")));
     let deployed = seen.applied && waiting.is_none();
     // Once deployed, a validator that restarts degrades the product; it does not undo the deployment.
     let settled = status.observed_version.as_deref() == Some(version);
     // While it is updated, the one before goes on.
-    let served = status.observed_version.is_some() && seen.is_answered();
+    let served = status.observed_version.is_some() && seen.is_answered(DEPLOYMENT);
     if deployed {
         status.observed_version = Some(version.to_owned());
         status.observed_generation = ssp.metadata.generation;
@@ -176,7 +180,7 @@ mod tests {
         let before = Status { observed_version: observed.map(str::to_owned), ..Status::default() };
         let ssp = SSP { status: Some(before), ..SSP::default() };
         let seen = Seen {
-            validator: Some(validator(available)),
+            deployments: vec![(DEPLOYMENT, Some(validator(available)))],
             configuration: "c".into(),
             applied: failure.is_none(),
             failure: failure.map(str::to_owned),
@@ -204,9 +208,19 @@ mod tests {
 
     #[test]
     fn a_validator_of_another_configuration_is_waited_for() {
-        let seen = Seen { validator: Some(validator(2)), configuration: "d".into(), applied: true, ..Seen::default() };
-        let status = status(&SSP::default(), &seen, "v1", Timestamp::UNIX_EPOCH);
-        assert_eq!(status.conditions[0].message.as_deref(), Some("Waiting for virt-template-validator to be ready."));
+        let deployments = vec![(DEPLOYMENT, Some(validator(2))), ("vm-console-proxy", None)];
+        let seen = |configuration: &str| Seen {
+            deployments: deployments.clone(),
+            configuration: configuration.into(),
+            applied: true,
+            ..Seen::default()
+        };
+        let said = |configuration: &str| {
+            let status = status(&SSP::default(), &seen(configuration), "v1", Timestamp::UNIX_EPOCH);
+            status.conditions[0].message.clone().unwrap()
+        };
+        assert_eq!(said("d"), "Waiting for virt-template-validator, vm-console-proxy to be ready.");
+        assert_eq!(said("c"), "Waiting for vm-console-proxy to be ready.");
     }
 
     #[test]

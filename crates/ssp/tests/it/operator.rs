@@ -5,7 +5,8 @@ use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kit::events::Recorder;
 use kit::shutdown::CancellationToken;
 use kube::api::{
@@ -65,17 +66,21 @@ fn start(server: &ApiServer, version: &str) -> Running {
 
 /// What the Deployments' controller reports once `image` runs everywhere.
 async fn ready(client: &Client, image: &str) {
+    ready_of(client, DEPLOYMENT, image).await;
+}
+
+async fn ready_of(client: &Client, name: &str, image: &str) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     let of = |found: Option<&Deployment>| {
         found.is_some_and(|found| json!(found)["spec"]["template"]["spec"]["containers"][0]["image"] == image)
     };
-    let found = wait(&deployments, DEPLOYMENT, "deployed", of).await.unwrap();
+    let found = wait(&deployments, name, "deployed", of).await.unwrap();
     let replicas = found.spec.as_ref().unwrap().replicas;
     let status = json!({ "status": {
         "observedGeneration": found.metadata.generation, "replicas": replicas, "updatedReplicas": replicas,
         "readyReplicas": replicas, "availableReplicas": replicas,
     } });
-    deployments.patch_status(DEPLOYMENT, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }
 
 fn is<'a>(kind: &'a str, status: &'a str) -> impl Condition<SSP> + 'a {
@@ -473,4 +478,61 @@ async fn prometheus_is_told_where_it_is() {
     let rule = wait(&rules, "prometheus-k8s-rules-cnv", "made", exists).await.unwrap();
     let alerts = rule.data["spec"]["groups"][1]["rules"].as_array().unwrap();
     assert!(alerts.iter().any(|alert| alert["alert"] == "SSPDown"), "{alerts:?}");
+}
+
+#[tokio::test]
+async fn tokens_for_screens_are_handed_out_while_they_are_asked_for() {
+    let (server, client, ssps) = installed().await;
+    let _running = start(&server, "v1");
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let services: Api<APIService> = Api::all(client.clone());
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), "kube-system");
+    let (proxy, service, secret) = ("vm-console-proxy", "v1.token.kubevirt.io", "vm-console-proxy-cert");
+    create(&ssps, "ssp", json!({ "tokenGenerationService": { "enabled": true } })).await;
+    ready(&client, "r/component:v1").await;
+    wait(&deployments, proxy, "deployed", exists).await;
+    assert!(services.get_opt(service).await.unwrap().is_none(), "nobody answers yet");
+    wait(&ssps, "ssp", "waiting for the proxy", |ssp: Option<&SSP>| {
+        json!(ssp)["status"]["conditions"][0]["message"] == "Waiting for vm-console-proxy to be ready."
+    })
+    .await;
+    ready_of(&client, proxy, "r/component:v1").await;
+    wait(&ssps, "ssp", "available", is("Available", "True")).await;
+    let made = wait(&services, service, "in the API", exists).await.unwrap();
+    assert!(made.spec.is_some_and(|spec| spec.ca_bundle.is_some()));
+    assert!(secrets.get_opt(secret).await.unwrap().is_some() && bindings.get_opt(proxy).await.unwrap().is_some());
+
+    create(&ssps, "ssp", json!({ "tokenGenerationService": { "enabled": false } })).await;
+    wait(&deployments, proxy, "gone", gone).await;
+    wait(&services, service, "gone", gone).await;
+    wait(&secrets, secret, "gone", gone).await;
+    wait(&bindings, proxy, "gone", gone).await;
+    wait(&ssps, "ssp", "available", is("Available", "True")).await;
+}
+
+/// As where the operator came without the namespace, as OLM's packages do: its rights there are given everywhere then.
+#[tokio::test]
+async fn the_namespace_of_boot_sources_is_made_where_nobody_has() {
+    let (server, client) = cluster().await;
+    let mut manifests: Vec<Value> = serde_saphyr::from_multiple(&install::operator().unwrap()).unwrap();
+    manifests.retain(|manifest| manifest["metadata"]["name"] != IMAGES);
+    for manifest in &mut manifests {
+        if manifest["metadata"]["namespace"] == IMAGES {
+            manifest["kind"] = json!(manifest["kind"].as_str().map(|kind| format!("Cluster{kind}")));
+            manifest["metadata"] = json!({ "name": "ssp-operator-images" });
+            if manifest["roleRef"].is_object() {
+                manifest["roleRef"] = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ssp-operator-images" });
+            }
+        }
+    }
+    apply(&client, &manifests).await;
+    apply(&client, &[namespace("kubevirt")]).await;
+    let ssps = Api::namespaced(client.clone(), NAMESPACE);
+    let _running = start(&server, "v1");
+    create(&ssps, "ssp", json!({})).await;
+    ready(&client, "r/component:v1").await;
+    wait(&ssps, "ssp", "available", is("Available", "True")).await;
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    assert!(namespaces.get_opt(IMAGES).await.unwrap().is_some());
 }
