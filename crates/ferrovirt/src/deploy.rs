@@ -101,15 +101,19 @@ pub(crate) async fn apply_manifest(client: &Client, text: &str) -> anyhow::Resul
     Ok(())
 }
 
-async fn apply_document(client: &Client, document: &DynamicObject) -> anyhow::Result<()> {
+pub(crate) async fn apply_document(client: &Client, document: &DynamicObject) -> anyhow::Result<()> {
     let types = document.types.clone().context("a document of the manifest has no kind")?;
     let what = format!("{} {}", types.kind, document.name_any());
     apply_one(client, document, &types).await.with_context(|| format!("cannot apply {what}"))
 }
 
-/// Deletes every document of a manifest, the last one first; what is not there is as good.
-pub(crate) async fn delete_manifest(client: &Client, text: &str) -> anyhow::Result<()> {
-    for document in documents(text)?.iter().rev() {
+/// Deletes every document of a manifest that `goes`, the last one first; what is not there is as good.
+pub(crate) async fn delete_manifest(
+    client: &Client,
+    text: &str,
+    goes: impl Fn(&DynamicObject) -> bool,
+) -> anyhow::Result<()> {
+    for document in documents(text)?.iter().rev().filter(|document| goes(document)) {
         let types = document.types.clone().context("a document of the manifest has no kind")?;
         let (what, name) = (format!("{} {}", types.kind, document.name_any()), document.name_any());
         let Ok((resource, capabilities)) =
@@ -138,7 +142,7 @@ pub(crate) async fn delete_manifest(client: &Client, text: &str) -> anyhow::Resu
     Ok(())
 }
 
-fn documents(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
+pub(crate) fn documents(text: &str) -> anyhow::Result<Vec<DynamicObject>> {
     let values: Vec<Value> = serde_saphyr::from_multiple(text).context("cannot read the manifest")?;
     let objects = values.into_iter().filter(|value| !value.is_null());
     objects.map(|value| serde_json::from_value(value).context("a document is not a Kubernetes object")).collect()

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 pub(crate) use images::Image;
-use images::Workshop;
+use images::{Layout, Workshop};
 
 use crate::failure::{advise, parse};
 use crate::nodes::Number;
@@ -45,16 +45,47 @@ enum Action {
     Push {
         /// host[:port][/path]
         registry: String,
-        /// User name, when the registry asks for one
-        #[arg(long, requires = "password_file")]
-        username: Option<String>,
-        /// File with the password
-        #[arg(long)]
-        password_file: Option<PathBuf>,
-        /// Speak HTTP without TLS
-        #[arg(long)]
-        plain_http: bool,
+        #[command(flatten)]
+        credentials: Credentials,
     },
+}
+
+/// How a registry is spoken to.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Credentials {
+    /// User name, when the registry asks for one
+    #[arg(long, requires = "password_file")]
+    username: Option<String>,
+    /// File with the password
+    #[arg(long)]
+    password_file: Option<PathBuf>,
+    /// Speak HTTP without TLS
+    #[arg(long)]
+    plain_http: bool,
+}
+
+impl Credentials {
+    /// Whether anything was said.
+    pub(crate) fn are_given(&self) -> bool {
+        self.username.is_some() || self.password_file.is_some() || self.plain_http
+    }
+}
+
+/// Sends images to a registry, and says which.
+pub(crate) async fn push(layout: &Layout, registry: &str, credentials: &Credentials) -> anyhow::Result<()> {
+    let password = credentials.password_file.as_ref();
+    let password = password
+        .map(|path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display())))
+        .transpose()?;
+    let auth = credentials.username.clone().zip(password.map(|text| text.trim_end().to_owned()));
+    let mut say = |line: &str| terminal::say(line);
+    let pushed = images::push(layout, registry, auth, credentials.plain_http, &mut say).await.map_err(|error| {
+        let hint = error.hint();
+        let error = anyhow::Error::new(error);
+        hint.map(|hint| advise(anyhow::anyhow!("{error}"), hint)).unwrap_or(error)
+    })?;
+    terminal::say(&format!("pushed {} images to {registry}", pushed.len()));
+    Ok(())
 }
 
 /// `ferrovirt images`
@@ -79,20 +110,8 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
             terminal::say(&text);
             Ok(())
         }
-        Action::Push { registry, username, password_file, plain_http } => {
-            let password = password_file
-                .map(|path| std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display())))
-                .transpose()?;
-            let auth = username.zip(password.map(|text| text.trim_end().to_owned()));
-            let mut say = |line: &str| terminal::say(line);
-            let push = images::push(&shop, &registry, auth, plain_http, &mut say);
-            let pushed = cluster::runtime()?.block_on(push).map_err(|error| {
-                let hint = error.hint();
-                let error = anyhow::Error::new(error);
-                hint.map(|hint| advise(anyhow::anyhow!("{error}"), hint)).unwrap_or(error)
-            })?;
-            terminal::say(&format!("pushed {} images to {registry}", pushed.len()));
-            Ok(())
+        Action::Push { registry, credentials } => {
+            cluster::runtime()?.block_on(push(&shop.layout(), &registry, &credentials))
         }
     }
 }
@@ -139,12 +158,17 @@ pub(crate) fn load(shop: &Workshop, state: &State, wanted: &[Image]) -> anyhow::
 
 /// Loads what one node lacks of `wanted`, whose init is `pid`, and returns the names.
 pub(crate) fn load_into(shop: &Workshop, number: Number, pid: u32, wanted: &[Image]) -> anyhow::Result<Vec<String>> {
-    let root = PathBuf::from(format!("/proc/{pid}/root"));
-    let socket = root.join(kubelet::node::containerd::SOCKET.trim_start_matches('/'));
+    let socket = socket_of(pid);
     if !socket.exists() {
         return Err(advise(anyhow::anyhow!("containerd of {number} does not run"), "`ferrovirt up` starts it"));
     }
-    Ok(images::load(shop, &socket, wanted)?)
+    Ok(images::load(&shop.layout(), &socket, wanted)?)
+}
+
+/// Where containerd of the node listens whose init is `pid`.
+pub(crate) fn socket_of(pid: u32) -> PathBuf {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    root.join(kubelet::node::containerd::SOCKET.trim_start_matches('/'))
 }
 
 fn print_list(shop: &Workshop) -> anyhow::Result<()> {

@@ -1,5 +1,7 @@
 //! `ferrovirt install`: the operators and their objects on the cluster of the current kubeconfig, from the manifests under `deploy/`.
 
+mod from_bundle;
+pub(crate) mod hook;
 mod lacking;
 mod settings;
 pub(crate) mod uninstall;
@@ -20,14 +22,16 @@ use serde_json::{Value, json};
 use crate::available::{Starts, Told, wait_until_available};
 use crate::deploy::NAMESPACE;
 use crate::failure::{advise, parse};
+use crate::images::Credentials;
+use crate::state::StateArgs;
 use crate::{cluster, deploy, importer, terminal};
 
 /// The name before the slash that images have in the manifests.
 const OWN: &str = "ferrovirt.local";
 /// Since then a cluster serves all that is applied: validating admission policies came last.
 const LEAST: (u32, u32) = (1, 30);
-const STORAGE_OPERATOR: &str = include_str!("../../../deploy/hostpath-operator.yaml");
-const STORAGE: &str = include_str!("../../../deploy/hostpath-cr.yaml");
+/// What asks for volumes.
+pub(crate) const STORAGE: &str = include_str!("../../../deploy/hostpath-cr.yaml");
 /// Nodes fetch the images first.
 const PATIENCE: Duration = Duration::from_secs(900);
 const SILENCE: Duration = Duration::from_secs(10);
@@ -39,6 +43,13 @@ struct Install {
     /// Where the images are: host[:port][/path], as they were pushed by `ferrovirt images push`
     #[arg(long)]
     registry: Option<String>,
+    /// A bundle, whose images go to the registry, or to this machine's containerd where it is the cluster's only node
+    #[arg(long, value_name = "BUNDLE")]
+    images_from: Option<PathBuf>,
+    #[command(flatten)]
+    credentials: Credentials,
+    #[command(flatten)]
+    state: StateArgs,
     /// Path of the kubeconfig
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -57,7 +68,7 @@ struct Install {
 struct Manifests {
     operators: String,
     object: String,
-    storage: [String; 2],
+    storage: String,
 }
 
 pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
@@ -65,15 +76,25 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let manifests = manifests(asked.registry.as_deref())?;
     let spec = settings::read(&asked.set)?;
     if asked.dry_run {
-        let storage = if asked.without_storage { &[] } else { manifests.storage.as_slice() };
+        let storage = (!asked.without_storage).then_some(&manifests.storage);
         for text in [&manifests.operators, &manifests.object].into_iter().chain(storage) {
             terminal::say(text.trim_end());
         }
         return Ok(());
     }
     terminal::log("warn");
+    if asked.images_from.is_none() && asked.credentials.are_given() {
+        let error = anyhow::anyhow!("--username, --password-file and --plain-http are for images that are pushed");
+        return Err(advise(error, "add --images-from BUNDLE; nodes have credentials of their own for the registry"));
+    }
+    let bundle = asked.images_from.as_deref().map(from_bundle::open).transpose()?;
     cluster::runtime()?.block_on(async {
         let client = client(asked.kubeconfig.as_deref()).await?;
+        match (&bundle, &asked.registry) {
+            (Some(bundle), Some(registry)) => bundle.push(registry, &asked.credentials).await?,
+            (Some(bundle), None) => bundle.load(&client, &asked.state.state()?).await?,
+            (None, _) => {}
+        }
         install(&client, &manifests, spec, !asked.without_storage).await
     })
 }
@@ -85,11 +106,7 @@ fn manifests(registry: Option<&str>) -> anyhow::Result<Manifests> {
         return Err(advise(error, "write it as for `ferrovirt images push`, without https://"));
     }
     let of = |text: &str| text.replace(&format!("{OWN}/"), &format!("{registry}/"));
-    Ok(Manifests {
-        operators: of(deploy::OPERATORS),
-        object: of(deploy::OBJECT),
-        storage: [of(STORAGE_OPERATOR), of(STORAGE)],
-    })
+    Ok(Manifests { operators: of(deploy::OPERATORS), object: of(deploy::OBJECT), storage: of(STORAGE) })
 }
 
 /// A client of the cluster that this kubeconfig, or the current one, leads to.
@@ -113,23 +130,22 @@ async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
 
 async fn install(client: &Client, manifests: &Manifests, spec: Value, storage: bool) -> anyhow::Result<()> {
     check_version(client).await?;
+    terminal::say("1 of 3    the operators, and the HyperConverged object");
+    deploy::apply(client, &manifests.operators, spec.clone()).await?;
+    deploy::merge(client, &spec).await?;
     if storage {
-        terminal::say("1 of 3    volumes: the hostpath provisioner");
-        deploy::apply_manifest(client, &manifests.storage[0]).await?;
+        terminal::say("2 of 3    volumes: the hostpath provisioner");
         let object = if has_default_class(client).await? {
             terminal::say("          the cluster has a default StorageClass; hostpath-csi is made beside it");
-            manifests.storage[1].replace(&format!("{DEFAULT_CLASS}: \"true\""), &format!("{DEFAULT_CLASS}: \"false\""))
+            manifests.storage.replace(&format!("{DEFAULT_CLASS}: \"true\""), &format!("{DEFAULT_CLASS}: \"false\""))
         } else {
-            manifests.storage[1].clone()
+            manifests.storage.clone()
         };
         deploy::apply_manifest(client, &object).await?;
         wait_for_storage(client).await?;
     } else {
-        terminal::say("1 of 3    volumes: left to the cluster");
+        terminal::say("2 of 3    volumes: left to the cluster");
     }
-    terminal::say("2 of 3    the operators, and the HyperConverged object");
-    deploy::apply(client, &manifests.operators, spec.clone()).await?;
-    deploy::merge(client, &spec).await?;
     wait_until_available(client, Told::HyperConverged, &Starts::new(), PATIENCE).await?;
     terminal::say("3 of 3    disks are taken");
     importer::wait_until_it_judges(client).await?;
@@ -196,7 +212,7 @@ async fn wait_for_storage(client: &Client) -> anyhow::Result<()> {
             );
             return Err(advise(
                 error,
-                "`kubectl -n hostpath-provisioner get hostpathprovisioners,pods,events` says more",
+                "`kubectl -n kubevirt-hyperconverged get hostpathprovisioners,pods,events` says more",
             ));
         }
         if not_ready != said && spoken.elapsed() >= SILENCE {
@@ -225,7 +241,7 @@ mod tests {
     #[test]
     fn every_image_is_taken_from_the_registry() {
         let named = manifests(Some("registry.example:5000/team/")).unwrap();
-        let all = [named.operators, named.object, named.storage.concat()].concat();
+        let all = [named.operators, named.object, named.storage].concat();
         assert!(!all.contains(OWN));
         assert!(all.contains("image: registry.example:5000/team/component:v"), "{all}");
         let usual = manifests(None).unwrap();
@@ -234,7 +250,7 @@ mod tests {
             assert!(manifests(Some(bad)).is_err(), "{bad:?}");
         }
         // What makes the class one beside a default one is a text of the manifest.
-        assert!(usual.storage[1].contains(&format!("{DEFAULT_CLASS}: \"true\"")));
+        assert!(usual.storage.contains(&format!("{DEFAULT_CLASS}: \"true\"")));
     }
 
     #[test]

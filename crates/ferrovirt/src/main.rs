@@ -4,6 +4,7 @@
 mod at_rest;
 mod available;
 mod backup;
+mod bundle;
 mod cluster;
 mod components;
 mod control_plane;
@@ -45,12 +46,14 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("backup", backup::main, "save the cluster's objects and keys to a file"),
     ("restore", backup::restore::main, "replace the cluster's state by a backup"),
     ("demo", demo::main, "create the demo VM and say what to do with it"),
+    ("bundle", bundle::main, "write all images, the manifests and the programs to one file"),
     ("images", images::main, "build, list, load or push the container images"),
     ("install", install::main, "install virtual machine support on the cluster of the current kubeconfig"),
     ("uninstall", install::uninstall::main, "take virtual machine support away from that cluster"),
     ("logs", logs::main, "print the log of a part of the cluster"),
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
     ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),
+    ("installer", install::hook::main, ""),
     ("hyperconverged-cluster-operator", components::hco_operator, ""),
     ("hyperconverged-cluster-webhook", components::hco_webhook, ""),
     ("virt-network-resources-injector", components::network_resources_injector, ""),
@@ -59,6 +62,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("bridge-marker", components::bridge_marker, ""),
     ("ssp-operator", components::ssp_operator, ""),
     ("template-validator", components::template_validator, ""),
+    ("vm-console-proxy", components::vm_console_proxy, ""),
     ("virt-operator", components::virt_operator, ""),
     ("virt-api", components::virt_api, ""),
     ("cdi-controller", components::cdi_controller, ""),

@@ -14,28 +14,28 @@ use crate::deploy;
 use crate::failure::advise;
 
 use hpp::operator::Controllers;
+use hpp::operator::install;
 /// The classes of volumes and of snapshots.
 pub(crate) use hpp::operator::install::CLASS;
-use hpp::operator::install::{self, NAMESPACE};
 
+use crate::deploy::NAMESPACE;
+
+/// What the hostpath operator's manifest says of who calls the driver, there and here.
+const CALLED_BY_DRIVER: &str = "name: CSI_CONTROLLERS\n          value: driver";
+const CALLED_BY_CLUSTER: &str = "name: CSI_CONTROLLERS\n          value: cluster";
 const DRIVER: &str = "hostpath-provisioner-csi";
 const PATIENCE: Duration = Duration::from_secs(180);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Applies the operator, its object and the classes. This cluster's control plane calls drivers itself.
-pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
-    let operator = install::operator(Controllers::Cluster).context("the operator has no manifest")?;
-    deploy::apply_manifest(client, &operator).await?;
-    let object = install::object(Controllers::Cluster).context("the HostPathProvisioner has no manifest")?;
-    deploy::apply_manifest(client, &object).await
+/// The operators of a cluster whose control plane calls drivers itself, as this one does.
+pub(crate) fn operators() -> String {
+    deploy::OPERATORS.replace(CALLED_BY_DRIVER, CALLED_BY_CLUSTER)
 }
 
-/// Replaces its pods, whose image's name means another image now. Volumes stay where they are in use.
-pub(crate) async fn restart(client: &Client) -> anyhow::Result<()> {
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    let ours = ListParams::default().labels("app.kubernetes.io/managed-by=hostpath-provisioner-operator");
-    let ours = pods.list(&ours).await.context("cannot list the provisioner's pods")?;
-    deploy::replace(client, NAMESPACE, &ours.items).await
+/// Applies the operator's object and the classes.
+pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
+    let object = install::object(Controllers::Cluster).context("the HostPathProvisioner has no manifest")?;
+    deploy::apply_manifest(client, &object).await
 }
 
 /// Waits until the driver runs wherever it is to run, and is registered on these nodes.
@@ -82,4 +82,15 @@ async fn not_ready(client: &Client, nodes: &[String], starts: &Starts) -> anyhow
     };
     let mut missing = nodes.iter().filter(|node| !registered(node));
     Ok(missing.next().map(|node| format!("the driver is not registered on {node}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn here_the_cluster_calls_the_driver() {
+        assert_eq!(deploy::OPERATORS.matches(CALLED_BY_DRIVER).count(), 1);
+        assert_eq!(operators().matches(CALLED_BY_CLUSTER).count(), 1);
+    }
 }

@@ -152,10 +152,10 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     }
     let since = Instant::now();
     if loaded.iter().any(|name| name.contains("/component:")) {
-        tokio::try_join!(deploy::restart(client), storage::restart(client))?;
+        deploy::restart(client).await?;
     }
-    let product = deploy::apply(client, deploy::OPERATORS, without_boot_images());
-    tokio::try_join!(storage::apply(client), product)?;
+    deploy::apply(client, &storage::operators(), without_boot_images()).await?;
+    storage::apply(client).await?;
     available::wait_until_available(client, Told::KubeVirt, starts, available::PATIENCE).await?;
     steps.done("virtual machines can be created", since);
     let nodes: Vec<String> = state.nodes()?.iter().map(ToString::to_string).collect();

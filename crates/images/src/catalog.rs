@@ -69,9 +69,11 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 29] = [
+const COMPONENTS: [&str; 31] = [
+    "installer",
     "ssp-operator",
     "template-validator",
+    "vm-console-proxy",
     "bridge-marker",
     "cluster-network-addons-operator",
     "kubemacpool",

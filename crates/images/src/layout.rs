@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::bundle::Extra;
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -33,9 +34,9 @@ pub struct Listed {
     pub size: u64,
 }
 
-/// The store.
+/// Images in a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
     root: PathBuf,
 }
 
@@ -89,7 +90,11 @@ impl Layout {
         complete.then(|| entry["annotations"]["dev.ferrovirt.inputs"].as_str().unwrap_or_default().to_owned())
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<Listed>, Error> {
+    /// The images, in the order in which they were made.
+    ///
+    /// # Errors
+    /// When the directory is damaged.
+    pub fn list(&self) -> Result<Vec<Listed>, Error> {
         self.entries()?
             .iter()
             .map(|entry| {
@@ -106,8 +111,9 @@ impl Layout {
         read_json(&self.blob(digest))
     }
 
-    /// Streams the images called `names` as one archive that containerd imports. Blobs that several share go once.
-    pub(crate) fn export(&self, names: &[String], to: impl Write) -> Result<(), Error> {
+    /// Streams the images called `names` as one archive that containerd imports, and `extra` behind them. Blobs that several share go
+    /// once.
+    pub(crate) fn export(&self, names: &[String], extra: &[(&str, Extra)], to: impl Write) -> Result<(), Error> {
         let entries = self.entries()?;
         let chosen: Vec<&Value> =
             entries.iter().filter(|e| name_of(e).is_some_and(|n| names.iter().any(|w| w == n))).collect();
@@ -127,19 +133,24 @@ impl Layout {
         }
         let mut tar = tar::Builder::new(to);
         let written = |path: &Path| Error::io("archive", path.to_owned());
-        let text = |tar: &mut tar::Builder<_>, path: &str, value: &Value| -> Result<(), Error> {
-            let bytes = value.to_string().into_bytes();
+        let text = |tar: &mut tar::Builder<_>, path: &str, text: &str| -> Result<(), Error> {
             let mut header = tar::Header::new_gnu();
-            header.set_size(bytes.len() as u64);
+            header.set_size(text.len() as u64);
             header.set_mode(0o644);
-            tar.append_data(&mut header, path, &bytes[..]).map_err(written(Path::new(path)))
+            tar.append_data(&mut header, path, text.as_bytes()).map_err(written(Path::new(path)))
         };
-        text(&mut tar, "oci-layout", &json!({"imageLayoutVersion": "1.0.0"}))?;
-        text(&mut tar, "index.json", &json!({"schemaVersion": 2, "manifests": chosen}))?;
+        text(&mut tar, "oci-layout", &json!({"imageLayoutVersion": "1.0.0"}).to_string())?;
+        text(&mut tar, "index.json", &json!({"schemaVersion": 2, "manifests": chosen}).to_string())?;
         for digest in blobs {
             let path = self.blob(&digest);
             let name = Path::new("blobs/sha256").join(digest.trim_start_matches("sha256:"));
             tar.append_path_with_name(&path, name).map_err(written(&path))?;
+        }
+        for (name, extra) in extra {
+            match extra {
+                Extra::Text(content) => text(&mut tar, name, content)?,
+                Extra::Program(path) => tar.append_path_with_name(path, name).map_err(written(path))?,
+            }
         }
         tar.into_inner().and_then(|mut w| w.flush()).map_err(written(&self.root))
     }
@@ -228,7 +239,7 @@ mod tests {
         assert_eq!(layout.inputs("x/b:1").as_deref(), Some("in-b"));
         assert_eq!(layout.inputs("x/c:1"), None);
         let mut archive = Vec::new();
-        layout.export(&["x/a:1".into(), "x/b:1".into()], &mut archive).unwrap();
+        layout.export(&["x/a:1".into(), "x/b:1".into()], &[], &mut archive).unwrap();
         let count = tar::Archive::new(&archive[..]).entries().unwrap().count();
         assert_eq!(count, 2 + 2 * 2 + 2, "layout, index, a manifest and a config for each, two layers in all");
     }

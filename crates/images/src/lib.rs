@@ -7,6 +7,7 @@
 //! Invariants: this crate knows no Kubernetes; building needs no privilege beyond writing to its directory; the same
 //! inputs give the same digests; only a closed list of names is ever built.
 
+mod bundle;
 mod catalog;
 mod closure;
 mod guest;
@@ -18,8 +19,9 @@ mod sysroot;
 
 use std::path::PathBuf;
 
+pub use bundle::{Extra, open as open_bundle, write as write_bundle};
 pub use catalog::{Image, VERSION};
-pub use layout::Listed;
+pub use layout::{Layout, Listed};
 pub use load::load;
 pub use push::push;
 
@@ -77,6 +79,20 @@ pub enum Error {
     /// A registry reference that does not parse.
     #[error("{0:?} is not a registry reference such as registry.example:5000/project")]
     Reference(String),
+    /// An archive without images.
+    #[error("{path} is no bundle: it was not written by `ferrovirt bundle`", path = path.display())]
+    NoBundle {
+        /// The archive.
+        path: PathBuf,
+    },
+    /// An archive that is not as it was written.
+    #[error("{path} is damaged: its blob {blob} is another; copy it again", path = path.display())]
+    Altered {
+        /// The archive.
+        path: PathBuf,
+        /// Named by its digest.
+        blob: String,
+    },
     /// The registry wants to know who asks.
     #[error("push {reference}: the registry asks for a user name and a password")]
     NeedsUser {
@@ -148,7 +164,8 @@ impl Workshop {
         self.layout().list()
     }
 
-    fn layout(&self) -> layout::Layout {
-        layout::Layout::at(self.cache.join("layout"))
+    /// Where they are kept.
+    pub fn layout(&self) -> Layout {
+        Layout::at(self.cache.join("layout"))
     }
 }

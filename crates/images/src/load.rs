@@ -3,17 +3,18 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{Error, Image, Workshop, sysroot};
+use crate::layout::Layout;
+use crate::{Error, Image, sysroot};
 
 /// Imports `wanted` images of the store into containerd's `k8s.io` namespace and returns the names that were missing there.
 /// Containerd unpacks on its side, so `socket` may belong to another mount namespace.
-pub fn load(shop: &Workshop, socket: &Path, wanted: &[Image]) -> Result<Vec<String>, Error> {
+pub fn load(layout: &Layout, socket: &Path, wanted: &[Image]) -> Result<Vec<String>, Error> {
     let ctr = || {
         let mut command = Command::new("ctr");
         command.arg("--address").arg(socket).args(["--namespace", "k8s.io", "images"]);
         command
     };
-    let built = shop.list()?;
+    let built = layout.list()?;
     if built.is_empty() {
         return Err(Error::NothingBuilt);
     }
@@ -33,7 +34,7 @@ pub fn load(shop: &Workshop, socket: &Path, wanted: &[Image]) -> Result<Vec<Stri
         .spawn()
         .map_err(spawn)?;
     let sent = match import.stdin.take() {
-        Some(stdin) => shop.layout().export(&missing, std::io::BufWriter::with_capacity(1 << 20, stdin)),
+        Some(stdin) => layout.export(&missing, &[], std::io::BufWriter::with_capacity(1 << 20, stdin)),
         None => Ok(()),
     };
     let output = import.wait_with_output().map_err(spawn)?;

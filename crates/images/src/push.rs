@@ -8,12 +8,13 @@ use oci_client::manifest::OciImageManifest;
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference, RegistryOperation};
 
-use crate::{Error, Workshop};
+use crate::Error;
+use crate::layout::Layout;
 
 /// Pushes every image of the store below `registry` (`host[:port][/path]`), under its short name and tag; returns the
 /// references. Blobs that the registry has are not sent again. `plain_http` is for registries on loopback or in a lab.
 pub async fn push(
-    shop: &Workshop,
+    layout: &Layout,
     registry: &str,
     auth: Option<(String, String)>,
     plain_http: bool,
@@ -24,7 +25,6 @@ pub async fn push(
     let client = Client::new(ClientConfig { protocol, ..ClientConfig::default() });
     let named = auth.is_some();
     let auth = auth.map_or(RegistryAuth::Anonymous, |(user, password)| RegistryAuth::Basic(user, password));
-    let layout = shop.layout();
     let mut pushed = Vec::new();
     let images = layout.list()?;
     if images.is_empty() {

@@ -11,7 +11,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::Value;
 
-use super::{STORAGE_OPERATOR, client};
+use super::client;
 use crate::deploy::{self, NAMESPACE};
 use crate::failure::{advise, parse};
 use crate::{cluster, terminal};
@@ -56,16 +56,20 @@ async fn uninstall(client: &Client, storage: bool) -> anyhow::Result<()> {
         terminal::say("2 of 3    the hostpath provisioner is left");
     }
     terminal::say("3 of 3    the operators");
-    deploy::delete_manifest(client, deploy::OPERATORS).await?;
-    if storage {
-        deploy::delete_manifest(client, STORAGE_OPERATOR).await?;
-    }
+    deploy::delete_manifest(client, deploy::OPERATORS, |object| storage || !is_of_storage(object)).await?;
     terminal::say("done      virtual machine support is gone");
     Ok(())
 }
 
+/// What the hostpath provisioner's operator is made of, and the namespace that it is in.
+fn is_of_storage(object: &DynamicObject) -> bool {
+    let name = object.metadata.name.as_deref().unwrap_or_default();
+    let is_namespace = object.types.as_ref().is_some_and(|types| types.kind == "Namespace") && name == NAMESPACE;
+    is_namespace || name == hpp::operator::MANAGER || name.starts_with("hostpathprovisioners.")
+}
+
 /// Deletes an object and waits until its operator has let it go. One that is not there, or whose kind is not, is as good.
-async fn gone(objects: &Api<DynamicObject>, name: &str) -> anyhow::Result<()> {
+pub(super) async fn gone(objects: &Api<DynamicObject>, name: &str) -> anyhow::Result<()> {
     let how = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
     match objects.delete(name, &how).await {
         Ok(_) => {}
@@ -113,6 +117,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_storage_that_is_kept_keeps_its_operator() {
+        let all = deploy::documents(deploy::OPERATORS).unwrap();
+        let kept: Vec<String> = all
+            .iter()
+            .filter(|object| is_of_storage(object))
+            .map(|object| object.types.as_ref().unwrap().kind.clone())
+            .collect();
+        let expect = [
+            "Namespace",
+            "CustomResourceDefinition",
+            "ServiceAccount",
+            "ClusterRole",
+            "ClusterRoleBinding",
+            "Role",
+            "RoleBinding",
+            "Deployment",
+        ];
+        assert_eq!(kept, expect);
+    }
 
     #[test]
     fn what_holds_an_object_is_told() {

@@ -14,11 +14,10 @@ use super::{MACHINE, need_machine, run_installed, traces};
 const PRODUCT: &str = "kubevirt-hyperconverged";
 const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
 /// The operators, which are waited for, and then what they act on.
-const INSTALL: [[&str; 2]; 2] =
-    [["hostpath-operator.yaml", "ferrovirt-operators.yaml"], ["hostpath-cr.yaml", "hco-cr.yaml"]];
+const INSTALL: [&[&str]; 2] = [&["ferrovirt-operators.yaml"], &["hostpath-cr.yaml", "hco-cr.yaml"]];
 
 /// Each operator after what it acts on.
-const REMOVE: [&str; 4] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operators.yaml", "hostpath-operator.yaml"];
+const REMOVE: [&str; 3] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operators.yaml"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of which nothing is known but its kubeconfig.
@@ -105,10 +104,8 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         for file in files {
             cluster.run(&["apply", "--server-side", "-f", &format!("../../deploy/{file}")]);
         }
-        for namespace in ["hostpath-provisioner", PRODUCT] {
-            let available = ["wait", "deployment", "--all", "--for", "condition=Available", "--timeout", "300s"];
-            cluster.run(&[&["-n", namespace], &available[..]].concat());
-        }
+        let available = ["wait", "deployment", "--all", "--for", "condition=Available", "--timeout", "300s"];
+        cluster.run(&[&["-n", PRODUCT], &available[..]].concat());
     }
     for object in ["hostpathprovisioner/hostpath-provisioner", "hyperconverged/kubevirt-hyperconverged"] {
         cluster.run(&["-n", PRODUCT, "wait", object, "--for", "condition=Available", "--timeout", "300s"]);
