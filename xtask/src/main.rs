@@ -14,6 +14,8 @@ mod descriptions;
 mod documented;
 mod imports;
 mod orphans;
+mod package;
+mod product;
 mod pure;
 mod tidy;
 

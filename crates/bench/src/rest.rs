@@ -44,25 +44,18 @@ pub(crate) async fn measure(cluster: &Cluster) -> Result<Table> {
 
 /// What there is at rest beside the virtual machines' components: imports, and the volumes of a node.
 pub(crate) async fn storage(cluster: &Cluster, table: &mut Table) -> Result<()> {
-    for namespace in [PRODUCT, "hostpath-provisioner"] {
-        let available = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=120s"];
-        cluster.kubectl(&[&["-n", namespace], &available[..]].concat())?;
-    }
+    let available = ["wait", "deployment", "--all", "--for=condition=Available", "--timeout=120s"];
+    cluster.kubectl(&[&["-n", PRODUCT], &available[..]].concat())?;
     tokio::time::sleep(WATCHED).await;
-    let mut everything = Memory::default();
-    for namespace in ["hostpath-provisioner", PRODUCT] {
-        let mut sum = Memory::default();
-        for (name, pid) in of_namespace(cluster, namespace)? {
-            let memory = process::memory(pid);
-            sum += memory;
-            if !name.starts_with("virt-") {
-                table.row(format!("{name} at rest, RSS / PSS (MiB)"), memory.to_string(), "");
-            }
+    let mut sum = Memory::default();
+    for (name, pid) in components(cluster)? {
+        let memory = process::memory(pid);
+        sum += memory;
+        if !name.starts_with("virt-") {
+            table.row(format!("{name} at rest, RSS / PSS (MiB)"), memory.to_string(), "");
         }
-        table.row(format!("components in {namespace} at rest, RSS / PSS (MiB)"), sum.to_string(), "");
-        everything += sum;
     }
-    table.row("components of all namespaces at rest, RSS / PSS (MiB)", everything.to_string(), "aim 180 / 100");
+    table.row("all components at rest, RSS / PSS (MiB)", sum.to_string(), "aim 180 / 100");
     Ok(())
 }
 
@@ -77,12 +70,7 @@ type Named = (String, u32);
 
 /// The components' processes: those of the pods of their namespace, without what holds the pods.
 fn components(cluster: &Cluster) -> Result<Vec<Named>> {
-    of_namespace(cluster, PRODUCT)
-}
-
-/// Those of a namespace.
-fn of_namespace(cluster: &Cluster, namespace: &str) -> Result<Vec<Named>> {
-    let uids = cluster.kubectl(&["-n", namespace, "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])?;
+    let uids = cluster.kubectl(&["-n", PRODUCT, "get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"])?;
     let all = uids.split_ascii_whitespace().flat_map(process::of_pod);
     Ok(all.filter(|one| one.name() != HOLDER).map(|one| (one.name().to_owned(), one.pid)).collect())
 }

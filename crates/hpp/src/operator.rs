@@ -46,7 +46,8 @@ pub use self::settings::Controllers;
 use self::settings::{DRIVER, LEGACY, Settings};
 use crate::{Error, metrics};
 
-const MANAGER: &str = "hostpath-provisioner-operator";
+/// Field manager of what it applies, and the name of what it is made of.
+pub const MANAGER: &str = "hostpath-provisioner-operator";
 /// Kinds of which something is made where the cluster has them.
 const OPTIONAL: [(&str, &str, &str); 4] = [
     ("monitoring.coreos.com", "ServiceMonitor", "servicemonitors"),
