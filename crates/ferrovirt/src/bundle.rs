@@ -22,9 +22,8 @@ struct Bundle {
 pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
     let Some(asked) = parse::<Bundle>(words)? else { return Ok(()) };
     let shop = default_workshop()?;
-    let virtctl = shop.binary.with_file_name("virtctl");
-    if !virtctl.is_file() {
-        let error = anyhow::anyhow!("{} is missing", virtctl.display());
+    if !shop.virtctl.is_file() {
+        let error = anyhow::anyhow!("{} is missing", shop.virtctl.display());
         return Err(advise(error, "`make build` puts it beside the program"));
     }
     let extra = [
@@ -32,7 +31,7 @@ pub(crate) fn main(words: Vec<std::ffi::OsString>) -> anyhow::Result<()> {
         ("manifests/hco-cr.yaml", Extra::Text(deploy::OBJECT)),
         ("manifests/hostpath-cr.yaml", Extra::Text(install::STORAGE)),
         ("ferrovirt", Extra::Program(shop.binary.clone())),
-        ("virtctl", Extra::Program(virtctl)),
+        ("virtctl", Extra::Program(shop.virtctl.clone())),
     ];
     images::write_bundle(&shop, &extra, &asked.file)?;
     let size = std::fs::metadata(&asked.file).with_context(|| format!("cannot read {}", asked.file.display()))?.len();

@@ -64,6 +64,11 @@ pub(crate) fn kubemacpool(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::kubemacpool::run)
 }
 
+/// `hyperconverged-cluster-cli-download`
+pub(crate) fn cli_download(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, hco::downloads::run)
+}
+
 /// `ssp-operator`
 pub(crate) fn ssp_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, ssp::operator::run)

@@ -56,6 +56,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("installer", install::hook::main, ""),
     ("hyperconverged-cluster-operator", components::hco_operator, ""),
     ("hyperconverged-cluster-webhook", components::hco_webhook, ""),
+    ("hyperconverged-cluster-cli-download", components::cli_download, ""),
     ("virt-network-resources-injector", components::network_resources_injector, ""),
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),

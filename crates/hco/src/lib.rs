@@ -8,6 +8,7 @@
 
 pub mod child;
 pub mod conversion;
+pub mod downloads;
 mod error;
 mod feature_gates;
 mod golden_images;

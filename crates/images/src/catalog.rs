@@ -69,7 +69,8 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 31] = [
+const COMPONENTS: [&str; 32] = [
+    "hyperconverged-cluster-cli-download",
     "installer",
     "ssp-operator",
     "template-validator",
@@ -192,7 +193,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
 
     let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
-    let binary = hash_files(&[&shop.binary, &shop.container_disk])?;
+    let binary = hash_files(&[&shop.binary, &shop.container_disk, &shop.virtctl])?;
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
@@ -224,6 +225,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         ours.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
         // Lent to images of disks that the kubelet pulls for an importer.
         ours.file("usr/bin/cdi-image-server", &shop.container_disk, 0o755, 0);
+        offer(&mut ours, &shop.virtctl)?;
         links(&mut ours, &COMPONENTS, "ferrovirt");
         let start = Start { entrypoint: strings(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
         layout.add(&Image::Component.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Component))?;
@@ -255,6 +257,24 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         )?;
     }
     layout.sweep()
+}
+
+/// virtctl for download, packed, with its checksum as `sha256sum --check` reads it.
+fn offer(layer: &mut Layer, virtctl: &Path) -> Result<(), Error> {
+    let archive = PathBuf::from("amd64/linux/virtctl.tar.gz");
+    let packed = || {
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default()));
+        // Of no time and no owner: the same program is the same archive.
+        tar.mode(tar::HeaderMode::Deterministic);
+        tar.append_path_with_name(virtctl, "virtctl")?;
+        tar.into_inner()?.finish()
+    };
+    let bytes = packed().map_err(Error::io("pack", virtctl))?;
+    let sum: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    let root = Path::new("usr/share/virtctl");
+    layer.bytes(root.join("SHA256SUMS"), format!("{sum}  {}\n", archive.display()), 0o644);
+    layer.bytes(root.join(archive), bytes, 0o644);
+    Ok(())
 }
 
 fn links(layer: &mut Layer, names: &[&str], to: &str) {

@@ -148,6 +148,8 @@ pub struct Workshop {
     pub binary: PathBuf,
     /// The `virt-launcher` binary.
     pub launcher: PathBuf,
+    /// The `virtctl` binary, which is offered for download.
+    pub virtctl: PathBuf,
     /// The static `container-disk` binary.
     pub container_disk: PathBuf,
 }

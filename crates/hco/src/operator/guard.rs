@@ -1,7 +1,8 @@
 //! What this operator deploys itself: what guards the HyperConverged object, whether it is there yet or not (the webhook's certificate,
 //! Service and configurations, the conversion of its versions, the policy about its namespace), and, as the object says, the network
-//! resources injector.
+//! resources injector and what offers virtctl for download.
 
+mod downloads;
 mod hooks;
 mod injector;
 
@@ -17,12 +18,14 @@ use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::workload::Placement;
 use kit::{Chain, apply, clock, duration};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::Api;
 use serde_json::{Value, json};
 
 use super::MANAGER;
 use super::context::Context;
 use crate::Error;
+use crate::downloads::PROGRAM;
 use crate::render::Input;
 use crate::topology::Topology;
 
@@ -38,6 +41,8 @@ pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 const INJECTOR_CERTIFICATE: &str = "virt-network-resources-injector-cert";
 const AUTHORITY: &str = "hyperconverged-cluster-webhook-signer";
 const HOUR: u64 = 3600;
+/// How soon a router has chosen a host.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Brings the guard to what the object says.
 pub(super) async fn reconcile(context: &Context) -> Next {
@@ -70,6 +75,17 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
             rest.push(injector::configuration(wanted));
         }
     }
+    let mut again = renewed.again;
+    if let Some(wanted) = downloads(hco.as_ref(), context) {
+        let (accounts, others) = operator::accounts_first(downloads::render(&wanted));
+        first.extend(accounts);
+        rest.extend(others);
+        let (outside, sooner) = seen_from_outside(context, &renewed.bundle).await?;
+        rest.extend(outside);
+        again = again.min(sooner);
+    } else {
+        operator::delete(&context.client, &downloads::addresses(&input.namespace)).await?;
+    }
     let owner = owner(context).await?;
     for manifest in first.iter_mut().chain(&mut rest) {
         operator::label(manifest, &labels(&input.version));
@@ -87,7 +103,51 @@ async fn sync(context: &Context) -> Result<Duration, Error> {
     }
     let phases = Phases { first: &first, definitions: &[], rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;
-    Ok(renewed.again)
+    Ok(again)
+}
+
+/// What makes the downloads seen from outside on OpenShift, and when to look again for the host that its router chooses.
+async fn seen_from_outside(context: &Context, bundle: &str) -> Result<(Vec<Value>, Duration), Error> {
+    let client = &context.client;
+    let serves = async |(version, kind): (&'static str, &'static str)| {
+        operator::serves(client, version, &[kind]).await.map_err(Error::api("look for", version, kind))
+    };
+    let mut out = Vec::new();
+    if !serves(downloads::ROUTE).await? {
+        return Ok((out, Duration::MAX));
+    }
+    let route = downloads::route(&context.input.namespace, bundle);
+    let known = GroupVersionKind::gvk("route.openshift.io", "v1", "Route");
+    let routes: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), &context.input.namespace, &ApiResource::from_gvk(&known));
+    let held = routes.get_opt(PROGRAM).await.map_err(Error::api("get", "Route", PROGRAM))?;
+    out.push(route);
+    let Some(host) = held.and_then(|route| downloads::host(&route.data)) else { return Ok((out, LOOK)) };
+    if serves(downloads::OFFER).await? {
+        out.push(downloads::offer(&host));
+    }
+    Ok((out, Duration::MAX))
+}
+
+/// What the server of downloads is made from; none while there is no object.
+fn downloads(hco: Option<&HyperConverged>, context: &Context) -> Option<downloads::Input> {
+    let hco = hco.filter(|hco| hco.metadata.deletion_timestamp.is_none())?;
+    let input = &context.input;
+    Some(downloads::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        placement: infra(hco),
+    })
+}
+
+/// Where what is no part of a node's own runs.
+fn infra(hco: &HyperConverged) -> Placement {
+    let infra = hco.spec.deployment.node_placements.infra.clone().unwrap_or_default();
+    Placement {
+        node_selector: infra.node_selector,
+        affinity: json!(infra.affinity),
+        tolerations: json!(infra.tolerations),
+    }
 }
 
 /// The definition of the object owns what lies in no namespace: nothing is left to guard when it is gone, and no operator to take it away.
@@ -107,18 +167,13 @@ fn injector(hco: Option<&HyperConverged>, context: &Context, bundle: String) -> 
     if deployment.deploy_network_resources_injector == Some(false) {
         return None;
     }
-    let infra = deployment.node_placements.infra.clone().unwrap_or_default();
     let topology = Topology::of(&context.nodes.list());
     Some(injector::Input {
         namespace: context.input.namespace.clone(),
         image: context.input.image.clone(),
         bundle,
         replicas: if topology.has_one_place_for_infra() { 1 } else { 2 },
-        placement: Placement {
-            node_selector: infra.node_selector,
-            affinity: json!(infra.affinity),
-            tolerations: json!(infra.tolerations),
-        },
+        placement: infra(hco),
     })
 }
 
@@ -144,6 +199,7 @@ pub(super) fn every_kind(input: &Input) -> Vec<Value> {
     let any = injector::Input { namespace: input.namespace.clone(), ..Default::default() };
     all.extend(injector::render(&any));
     all.push(injector::configuration(&any));
+    all.extend(downloads::every(&input.namespace));
     all.push(hooks::service(&input.namespace));
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all
@@ -162,6 +218,7 @@ fn keyring(namespace: &str, config: &CertConfig) -> Keyring {
         leaves: vec![
             (CERTIFICATE.to_owned(), leaf(SERVICE, "hco-webhook")),
             (INJECTOR_CERTIFICATE.to_owned(), leaf(injector::SERVICE, crate::injector::PROGRAM)),
+            (downloads::CERTIFICATE.to_owned(), leaf(PROGRAM, PROGRAM)),
         ],
         lifetimes: lifetimes(config),
     }

@@ -68,6 +68,8 @@ fn rights() -> Vec<Value> {
         rule("k8s.cni.cncf.io", &["network-attachment-definitions"], &["get"]),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
+        // By which OpenShift's console offers virtctl.
+        rule("console.openshift.io", &["consoleclidownloads"], APPLY),
         rule(
             "admissionregistration.k8s.io",
             &[
@@ -88,6 +90,7 @@ fn rights() -> Vec<Value> {
         rule("", &["secrets", "configmaps", "services", "serviceaccounts"], APPLY),
         rule("apps", &["deployments"], APPLY),
         rule("policy", &["poddisruptionbudgets"], APPLY),
+        rule("route.openshift.io", &["routes"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
     ];
     let metadata = json!({ "name": MANAGER, "labels": labels() });

@@ -3,6 +3,7 @@
 
 mod admission;
 mod cluster;
+mod downloads;
 mod guard;
 mod injector;
 mod lifecycle;
