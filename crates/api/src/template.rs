@@ -3,6 +3,7 @@
 
 mod expression;
 pub mod openshift;
+pub mod request;
 mod substitute;
 
 use std::collections::BTreeMap;

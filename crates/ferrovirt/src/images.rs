@@ -132,7 +132,9 @@ fn workshop(cache: PathBuf) -> anyhow::Result<Workshop> {
 
 /// Builds what is not up to date.
 pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
-    if let Some(missing) = [&shop.launcher, &shop.virtctl, &shop.container_disk].into_iter().find(|program| !program.is_file()) {
+    if let Some(missing) =
+        [&shop.launcher, &shop.virtctl, &shop.container_disk].into_iter().find(|program| !program.is_file())
+    {
         let error = anyhow::anyhow!("{} is missing", missing.display());
         return Err(advise(error, "`make build` puts it beside the program"));
     }

@@ -82,8 +82,13 @@ mod tests {
 
     fn shop(dir: &Path) -> Workshop {
         let none = PathBuf::new();
-        let shop =
-            Workshop { cache: dir.to_owned(), binary: none.clone(), launcher: none.clone(), virtctl: none.clone(), container_disk: none };
+        let shop = Workshop {
+            cache: dir.to_owned(),
+            binary: none.clone(),
+            launcher: none.clone(),
+            virtctl: none.clone(),
+            container_disk: none,
+        };
         let layout = shop.layout();
         fs::create_dir_all(layout.blobs()).unwrap();
         let mut layer = Layer::default();

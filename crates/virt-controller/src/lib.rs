@@ -31,6 +31,7 @@ pub mod snapshot;
 pub mod stand_in;
 pub mod stores;
 pub mod template;
+pub mod template_request;
 pub mod tracking;
 pub mod vm;
 pub mod vmi;
@@ -152,6 +153,7 @@ fn register(setup: &mut Setup, figures: &Figures) {
     backup::tracker::register(setup);
     export::register(setup);
     template::register(setup);
+    template_request::register(setup);
 }
 
 async fn serve(

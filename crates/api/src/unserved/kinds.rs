@@ -14,7 +14,6 @@ pub struct Kind {
 }
 
 const INSTANCETYPE: &str = "instancetype.kubevirt.io";
-const TEMPLATE: &str = "template.kubevirt.io";
 const INTO_TEMPLATE: &str = "write its values into spec.template of the VirtualMachine";
 
 /// Each with what to do instead.
@@ -60,18 +59,6 @@ pub const KINDS: &[Kind] = &[
         plural: "virtualmachineclusterpreferences",
         kind: "VirtualMachineClusterPreference",
         remedy: INTO_TEMPLATE,
-    },
-    Kind {
-        group: TEMPLATE,
-        plural: "virtualmachinetemplates",
-        kind: "VirtualMachineTemplate",
-        remedy: "exports alone read it: make VirtualMachines of it with a tool of your own",
-    },
-    Kind {
-        group: TEMPLATE,
-        plural: "virtualmachinetemplaterequests",
-        kind: "VirtualMachineTemplateRequest",
-        remedy: "write the VirtualMachineTemplate by hand",
     },
     Kind {
         group: "plugin.kubevirt.io",

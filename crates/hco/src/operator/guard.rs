@@ -18,8 +18,8 @@ use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::workload::Placement;
 use kit::{Chain, apply, clock, duration};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
 
 use super::MANAGER;
@@ -133,11 +133,7 @@ async fn seen_from_outside(context: &Context, bundle: &str) -> Result<(Vec<Value
 fn downloads(hco: Option<&HyperConverged>, context: &Context) -> Option<downloads::Input> {
     let hco = hco.filter(|hco| hco.metadata.deletion_timestamp.is_none())?;
     let input = &context.input;
-    Some(downloads::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        placement: infra(hco),
-    })
+    Some(downloads::Input { namespace: input.namespace.clone(), image: input.image.clone(), placement: infra(hco) })
 }
 
 /// Where what is no part of a node's own runs.

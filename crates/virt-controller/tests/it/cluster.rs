@@ -63,6 +63,7 @@ pub(crate) async fn start() -> Cluster {
         "virtualmachinebackuptrackers.backup.kubevirt.io",
         "virtualmachineexports.export.kubevirt.io",
         "virtualmachinetemplates.template.kubevirt.io",
+        "virtualmachinetemplaterequests.template.kubevirt.io",
     ] {
         let path = format!("../../deploy/crds/{name}.yaml");
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

@@ -21,5 +21,6 @@ mod snapshot;
 mod state;
 mod storage;
 mod template;
+mod template_request;
 mod trouble;
 mod volumes_update;

@@ -1,4 +1,5 @@
-//! Admission policies that bind each node agent's token to its own node, and there to what it has to say.
+//! Admission policies. Most bind each node agent's token to its own node, and there to what it has to say; one asks whether who wants a
+//! template of a machine may have it.
 //!
 //! RBAC grants by kind; a stolen token of one node could otherwise rewrite every other node's machines. No policy is asked about reading: that
 //! is bound where the API server narrows the roles of agents to their node, as the embedded cluster's does. Elsewhere each node's token reads
@@ -26,7 +27,59 @@ pub fn render(input: &Input) -> Vec<Value> {
     events["spec"]["paramKind"] = json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance" });
     binding["spec"]["paramRef"] = json!({ "selector": {}, "parameterNotFoundAction": "Allow" });
     out.extend([events, binding]);
+    out.extend(templates_of_machines());
     out
+}
+
+/// virt-controller copies the disks: it is asked here whether the user may have the copies, and the template.
+fn templates_of_machines() -> [Value; 2] {
+    let name = "virt-template-vmtr-authz";
+    let may = |group: &str, resource: &str, namespace: &str, more: &str| {
+        format!(
+            "authorizer.group('{group}').resource('{resource}'){more}.namespace(variables.{namespace}).check('create').allowed()"
+        )
+    };
+    let check = |expression: String, message: &str| json!({ "expression": expression, "messageExpression": message, "reason": "Forbidden" });
+    let source = may("template.kubevirt.io", "virtualmachinetemplaterequests", "source", ".subresource('source')");
+    let source = source.replace(".check(", ".name(variables.machine).check(");
+    let variable = |name: &str, expression: &str| json!({ "name": name, "expression": expression });
+    [
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+            "metadata": { "name": name },
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": { "resourceRules": [{
+                    "apiGroups": ["template.kubevirt.io"], "apiVersions": ["*"],
+                    "resources": ["virtualmachinetemplaterequests"], "operations": ["CREATE"],
+                }] },
+                "variables": [
+                    variable("source", "object.spec.virtualMachineRef.namespace"),
+                    variable("machine", "object.spec.virtualMachineRef.name"),
+                    variable("target", "object.metadata.namespace"),
+                ],
+                "validations": [
+                    check(
+                        format!("variables.source == variables.target || {source}"),
+                        "'User is not allowed to use VirtualMachine ' + variables.source + '/' + variables.machine + ' as a source for VirtualMachineTemplateRequests'",
+                    ),
+                    check(
+                        may("cdi.kubevirt.io", "datavolumes", "target", ""),
+                        "'User is not allowed to create DataVolumes in namespace ' + variables.target",
+                    ),
+                    check(
+                        may("template.kubevirt.io", "virtualmachinetemplates", "target", ""),
+                        "'User is not allowed to create VirtualMachineTemplates in namespace ' + variables.target",
+                    ),
+                ],
+            },
+        }),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": { "name": name },
+            "spec": { "policyName": name, "validationActions": ["Deny"] },
+        }),
+    ]
 }
 
 fn rule(group: &str, resource: &str) -> Value {

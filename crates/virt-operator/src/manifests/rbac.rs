@@ -199,7 +199,15 @@ fn controller_cluster() -> Value {
         rule("export.kubevirt.io", &["virtualmachineexports"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("export.kubevirt.io", &["virtualmachineexports/status"], &["patch"]),
         rule("export.kubevirt.io", &["virtualmachineexports/finalizers"], &["update"]),
-        rule("template.kubevirt.io", &["virtualmachinetemplates"], READ),
+        rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get", "list", "watch", "create"]),
+        rule("template.kubevirt.io", &["virtualmachinetemplaterequests"], &["get", "list", "watch", "patch", "delete"]),
+        rule("template.kubevirt.io", &["virtualmachinetemplaterequests/status"], &["patch"]),
+        // Owners whose end an object's end waits for: it takes the right to finish them.
+        rule(
+            "template.kubevirt.io",
+            &["virtualmachinetemplates/finalizers", "virtualmachinetemplaterequests/finalizers"],
+            &["update"]
+        ),
         rule("template.kubevirt.io", &["virtualmachinetemplates/status"], &["patch"]),
         rule("", &["services"], &["get", "create"]),
         rule("", &["secrets"], &["create"]),
@@ -279,7 +287,7 @@ mod tests {
         let roles = user_roles();
         let names: Vec<&str> = roles.iter().filter_map(|role| role["metadata"]["name"].as_str()).collect();
         let of_templates = names.iter().filter(|name| name.starts_with("virt-template-")).count();
-        assert_eq!((names.len(), of_templates), (12, 6), "{names:?}");
+        assert_eq!((names.len(), of_templates), (13, 7), "{names:?}");
     }
 
     #[test]

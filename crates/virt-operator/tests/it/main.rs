@@ -5,6 +5,7 @@ mod defined;
 mod drift;
 mod kinds;
 mod node_agent;
+mod template_requests;
 mod update;
 mod versions;
 mod webhooks;

@@ -1,6 +1,7 @@
 //! `virtctl template`: machines of VirtualMachineTemplates.
 
 mod convert;
+mod create;
 mod process;
 mod source;
 
@@ -18,6 +19,8 @@ pub(crate) struct Args {
 enum What {
     /// Print the VirtualMachineTemplate that says what a Template of OpenShift says.
     Convert(convert::Args),
+    /// Ask for a template of a virtual machine that is there, with copies of its disks.
+    Create(create::Args),
     /// Print the virtual machine that comes of a template, or create it.
     Process(Box<process::Args>),
 }
@@ -25,6 +28,7 @@ enum What {
 pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
     match args.what {
         What::Convert(args) => convert::run(globals, &args).await,
+        What::Create(args) => create::run(globals, &args).await,
         What::Process(args) => process::run(globals, *args).await,
     }
 }

@@ -30,8 +30,7 @@ pub(super) fn render(input: &Input) -> Vec<Value> {
     let selector = json!({ "name": PROGRAM });
     let ports = json!([{ "name": "https", "port": 443, "targetPort": "https", "protocol": "TCP" }]);
     // It asks the API server nothing.
-    let account =
-        json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": false });
+    let account = json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": false });
     vec![account, workload::service(&metadata, &selector, &ports), deployment(input)]
 }
 
@@ -47,9 +46,9 @@ fn deployment(input: &Input) -> Value {
     };
     let mut pod = pod(&program);
     pod["automountServiceAccountToken"] = json!(false);
-    pod["containers"][0]["volumeMounts"] = json!([{ "name": "certificate", "mountPath": "/etc/tls", "readOnly": true }]);
-    pod["volumes"] =
-        json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE, "defaultMode": 0o444 } }]);
+    pod["containers"][0]["volumeMounts"] =
+        json!([{ "name": "certificate", "mountPath": "/etc/tls", "readOnly": true }]);
+    pod["volumes"] = json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE, "defaultMode": 0o444 } }]);
     input.placement.place(&mut pod);
     let metadata = json!({ "name": PROGRAM, "namespace": input.namespace });
     let labels = json!({ "name": PROGRAM });
@@ -116,9 +115,7 @@ mod tests {
 
     #[test]
     fn the_host_is_that_of_a_router_that_admitted_the_route() {
-        let of = |status: &str, host: &str| {
-            json!({ "host": host, "conditions": [{ "type": "Admitted", "status": status }] })
-        };
+        let of = |status: &str, host: &str| json!({ "host": host, "conditions": [{ "type": "Admitted", "status": status }] });
         let check = |ingress: Value, expect: Option<&str>| {
             assert_eq!(host(&json!({ "status": { "ingress": ingress } })).as_deref(), expect);
         };
