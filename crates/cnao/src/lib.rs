@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
-//!                                  `-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
+//!                                  |-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
+//!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
 
 pub mod bridge_marker;
@@ -10,5 +11,6 @@ mod error;
 pub mod kubemacpool;
 pub mod operator;
 pub mod release;
+pub mod secondary_dns;
 
 pub use error::Error;

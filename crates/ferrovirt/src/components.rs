@@ -69,6 +69,11 @@ pub(crate) fn cli_download(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, hco::downloads::run)
 }
 
+/// `secondary-dns`
+pub(crate) fn secondary_dns(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::secondary_dns::run)
+}
+
 /// `ssp-operator`
 pub(crate) fn ssp_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, ssp::operator::run)

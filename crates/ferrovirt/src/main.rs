@@ -61,6 +61,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
     ("bridge-marker", components::bridge_marker, ""),
+    ("secondary-dns", components::secondary_dns, ""),
     ("ssp-operator", components::ssp_operator, ""),
     ("template-validator", components::template_validator, ""),
     ("vm-console-proxy", components::vm_console_proxy, ""),

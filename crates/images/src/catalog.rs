@@ -69,7 +69,8 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 ];
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 32] = [
+const COMPONENTS: [&str; 33] = [
+    "secondary-dns",
     "hyperconverged-cluster-cli-download",
     "installer",
     "ssp-operator",

@@ -69,6 +69,7 @@ fn rights() -> Vec<Value> {
         rule("", &["secrets", "configmaps", "services", "serviceaccounts"], APPLY),
         rule("apps", &["deployments", "daemonsets"], APPLY),
         rule("policy", &["poddisruptionbudgets"], APPLY),
+        rule("networking.k8s.io", &["networkpolicies"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete", "deletecollection"]),
     ];

@@ -34,7 +34,7 @@ pub struct Spec {
     pub kube_mac_pool: Option<KubeMacPool>,
     /// Names of machines on secondary networks.
     #[serde(rename = "kubeSecondaryDNS", skip_serializing_if = "Option::is_none")]
-    pub kube_secondary_dns: Option<Value>,
+    pub kube_secondary_dns: Option<KubeSecondaryDns>,
     /// Addresses that outlive pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubevirt_ipam_controller: Option<Value>,
@@ -62,6 +62,30 @@ pub struct Spec {
     /// Versions and ciphers of TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_security_profile: Option<Value>,
+}
+
+/// Names of machines on secondary networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KubeSecondaryDns {
+    /// What follows `vm` in the zone's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The address by which others reach the name server.
+    #[serde(rename = "nameServerIP", skip_serializing_if = "Option::is_none")]
+    pub name_server_ip: Option<String>,
+}
+
+impl KubeSecondaryDns {
+    /// The domain, or empty.
+    pub fn domain(&self) -> &str {
+        self.domain.as_deref().unwrap_or_default()
+    }
+
+    /// The address, or empty.
+    pub fn name_server_ip(&self) -> &str {
+        self.name_server_ip.as_deref().unwrap_or_default()
+    }
 }
 
 /// MAC addresses.

@@ -10,6 +10,7 @@ use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
+use crate::secondary_dns::manifests as dns;
 
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +76,7 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
             Operand::Multus => {}
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
             Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
+            Operand::SecondaryDns => all.extend(secondary_dns(config, input)),
         }
     }
     for manifest in &mut all {
@@ -99,6 +101,18 @@ fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
             affinity: placement.affinity,
             tolerations: placement.tolerations,
         },
+    })
+}
+
+fn secondary_dns(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let wanted = config.spec.kube_secondary_dns.clone().unwrap_or_default();
+    dns::render(&dns::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: infra(config),
+        domain: wanted.domain().to_owned(),
+        name_server_ip: wanted.name_server_ip().to_owned(),
     })
 }
 
@@ -139,7 +153,11 @@ fn tls(config: &NetworkAddonsConfig) -> Option<(String, Vec<String>)> {
 /// All that can be rendered for `namespace`, whatever the object asks for.
 pub fn every(namespace: &str) -> Vec<Value> {
     let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
-    let mut all = render(&NetworkAddonsConfig::default(), &[Operand::KubeMacPool, Operand::BridgeMarker], &input);
+    let mut all = render(
+        &NetworkAddonsConfig::default(),
+        &[Operand::KubeMacPool, Operand::BridgeMarker, Operand::SecondaryDns],
+        &input,
+    );
     let metadata = json!({ "name": SECRET, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

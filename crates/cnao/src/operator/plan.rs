@@ -3,6 +3,7 @@
 use super::object::{NetworkAddonsConfig, Spec};
 use crate::kubemacpool::Range;
 use crate::kubemacpool::certificates::Intervals;
+use crate::secondary_dns::manifests as dns;
 
 /// What can be deployed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,6 +14,8 @@ pub enum Operand {
     KubeMacPool,
     /// Marks of nodes with their bridges.
     BridgeMarker,
+    /// Names of machines on secondary networks.
+    SecondaryDns,
 }
 
 /// What the cluster has.
@@ -47,6 +50,9 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     if spec.kube_mac_pool.is_some() {
         plan.operands.push(Operand::KubeMacPool);
     }
+    if spec.kube_secondary_dns.is_some() {
+        plan.operands.push(Operand::SecondaryDns);
+    }
     if spec.linux_bridge.is_some() {
         plan.operands.push(Operand::BridgeMarker);
         match cluster.kubelets_attach {
@@ -63,11 +69,6 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
             spec.macvtap.is_some(),
             "macvtap",
             "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
-        ),
-        (
-            spec.kube_secondary_dns.is_some(),
-            "kubeSecondaryDNS",
-            "no name server for secondary networks is deployed in this version",
         ),
         (
             spec.kubevirt_ipam_controller.is_some(),
@@ -128,6 +129,9 @@ fn refused(spec: &Spec) -> Vec<String> {
     {
         refused.push(format!("requested imagePullPolicy {policy:?} is not valid: set Always, IfNotPresent or Never"));
     }
+    if let Some(wanted) = &spec.kube_secondary_dns {
+        refused.extend(dns::refused(wanted.domain(), wanted.name_server_ip()));
+    }
     if let Err(error) = intervals(spec).lifetimes() {
         refused.push(error.to_string());
     }
@@ -148,15 +152,7 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = [
-            "linuxBridge",
-            "macvtap",
-            "kubeSecondaryDNS",
-            "kubevirtIpamController",
-            "multusDynamicNetworks",
-            "ovs",
-            "multus",
-        ];
+        let all = ["linuxBridge", "macvtap", "kubevirtIpamController", "multusDynamicNetworks", "ovs", "multus"];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
@@ -182,6 +178,7 @@ mod tests {
     fn bad_values_are_refused_with_their_remedy() {
         check(json!({ "kubeMacPool": { "rangeStart": "02:00:00:00:00:00" } }), "both or none");
         check(json!({ "kubeMacPool": { "rangeStart": "x", "rangeEnd": "y" } }), "failed to parse rangeStart");
+        check(json!({ "kubeSecondaryDNS": { "nameServerIP": "::1" } }), "no IPv4 address");
         check(json!({ "imagePullPolicy": "Sometimes" }), "is not valid");
         check(json!({ "selfSignConfiguration": { "caRotateInterval": "1h" } }), "is missing");
     }

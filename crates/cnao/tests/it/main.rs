@@ -5,3 +5,4 @@ mod bridge_marker;
 mod cluster;
 mod kubemacpool;
 mod operator;
+mod secondary_dns;

@@ -171,3 +171,15 @@ async fn what_cannot_be_had_is_named_and_bad_values_change_nothing() {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/kubemacpool-mac-range-config");
     assert_ne!(scene.cluster.get(&path).await.unwrap()["data"]["RANGE_START"], "02:00:00:00:01:00");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_server_runs_while_it_is_asked_for() {
+    let scene = scene("v1.33.0").await;
+    let server = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/secondary-dns");
+    scene.create(json!({ "kubeSecondaryDNS": { "domain": "example.org", "nameServerIP": "192.0.2.1" } })).await;
+    let held = until("it is deployed", async || scene.cluster.get(&server).await).await;
+    let variables = held["spec"]["template"]["spec"]["containers"][0]["env"].to_string();
+    assert!(variables.contains("example.org") && variables.contains("192.0.2.1"), "{variables}");
+    scene.merge(json!({ "spec": { "kubeSecondaryDNS": null } })).await;
+    until("it is gone", async || scene.cluster.get(&server).await.is_none().then_some(())).await;
+}
