@@ -1,0 +1,16 @@
+//! The steps of tasks.
+
+pub mod create_vm;
+pub mod data_object;
+pub mod disk_tools;
+pub mod disk_uploader;
+pub mod execute;
+pub mod iso;
+mod program;
+pub mod selector;
+pub mod ssh_keys;
+pub mod templates;
+pub mod wait_for_vmi;
+
+/// How these steps call themselves towards the API server.
+pub(crate) const PROGRAM: &str = "tekton-task";

@@ -1,0 +1,149 @@
+//! modify-windows-iso-file: an installation medium of Windows starts without asking for a key, in three steps: unpack and exchange the
+//! programs that ask, pack again, write onto the disk. The tools are of the image.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{disk_tools, program};
+use crate::Error;
+
+const PATIENCE: Duration = Duration::from_secs(3600);
+/// What asks for a key, and what does not.
+const EXCHANGED: [(&str, &str); 2] = [
+    ("efi/microsoft/boot/efisys_noprompt.bin", "efi/microsoft/boot/efisys.bin"),
+    ("efi/microsoft/boot/cdboot_noprompt.efi", "efi/microsoft/boot/cdboot.efi"),
+];
+
+/// Where the parts lie.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Modify {
+    /// The medium
+    #[arg(long, default_value = "/tmp/target-pvc/disk.img")]
+    disk: PathBuf,
+    /// Where it is unpacked
+    #[arg(long, default_value = "/tmp/extracted-iso")]
+    directory: PathBuf,
+}
+
+/// Where the parts lie.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Create {
+    /// Where it is unpacked
+    #[arg(long, default_value = "/tmp/extracted-iso")]
+    directory: PathBuf,
+    /// The new medium
+    #[arg(long, default_value = "/tmp/new-iso/image.iso")]
+    image: PathBuf,
+}
+
+/// Where the parts lie.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Convert {
+    /// The new medium
+    #[arg(long, default_value = "/tmp/new-iso/image.iso")]
+    image: PathBuf,
+    /// The disk that it is written to
+    #[arg(long, default_value = "/tmp/target-pvc/disk.img")]
+    disk: PathBuf,
+}
+
+/// Unpacks the medium and exchanges what asks for a key.
+///
+/// # Errors
+/// When it cannot be unpacked, or is no medium of Windows.
+pub async fn modify(args: &Modify) -> Result<u8, Error> {
+    let archive = args.directory.join("files.tar");
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let words = ["--ro", "-a", &text(&args.disk), "-m", "/dev/sda", "tar-out", "/", &text(&archive)].map(str::to_owned);
+    let code = program::run("guestfish", &words, &disk_tools::variables(false), PATIENCE).await?;
+    if code != 0 {
+        return Ok(code);
+    }
+    let file = std::fs::File::open(&archive).map_err(Error::file("read", &archive))?;
+    let mut tar = tar::Archive::new(std::io::BufReader::new(file));
+    // Files of a medium may not be written to, and are to be exchanged.
+    tar.set_preserve_permissions(false);
+    tar.unpack(&args.directory).map_err(Error::file("unpack into", &args.directory))?;
+    std::fs::remove_file(&archive).map_err(Error::file("remove", &archive))?;
+    exchange(&args.directory)?;
+    Ok(0)
+}
+
+fn exchange(directory: &Path) -> Result<(), Error> {
+    for (from, to) in EXCHANGED {
+        let (from, to) = (directory.join(from), directory.join(to));
+        if !from.is_file() {
+            let message = format!("{} is not there: this is no installation medium of Windows", from.display());
+            return Err(Error::Failed(message));
+        }
+        // It may not be written to.
+        let _ = std::fs::remove_file(&to);
+        std::fs::copy(&from, &to).map_err(Error::file("write", &to))?;
+    }
+    Ok(())
+}
+
+/// Packs the medium, to be started by BIOS and by UEFI.
+///
+/// # Errors
+/// When there is no program to do so.
+pub async fn create(args: &Create) -> Result<u8, Error> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let words = [
+        "-as",
+        "mkisofs",
+        "-no-emul-boot",
+        "-b",
+        "boot/etfsboot.com",
+        "-boot-load-seg",
+        "0x07C0",
+        "-boot-load-size",
+        "8",
+        "-eltorito-alt-boot",
+        "-e",
+        "efi/microsoft/boot/efisys.bin",
+        "-no-emul-boot",
+        "-J",
+        "-iso-level",
+        "3",
+        "-allow-limited-size",
+        "-V",
+        "ISO_IMAGE",
+        "-o",
+        &text(&args.image),
+        &text(&args.directory),
+    ];
+    program::run("xorriso", &words.map(str::to_owned), &[], PATIENCE).await
+}
+
+/// Writes the medium onto its disk.
+///
+/// # Errors
+/// When there is no program to do so.
+pub async fn convert(args: &Convert) -> Result<u8, Error> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let words = ["convert", "-f", "raw", "-O", "raw", &text(&args.image), &text(&args.disk)].map(str::to_owned);
+    program::run("qemu-img", &words, &[], PATIENCE).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_asks_for_a_key_is_exchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = exchange(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("no installation medium of Windows"), "{error}");
+        let boot = dir.path().join("efi/microsoft/boot");
+        std::fs::create_dir_all(&boot).unwrap();
+        for (name, content) in
+            [("efisys_noprompt.bin", "a"), ("cdboot_noprompt.efi", "b"), ("efisys.bin", "x"), ("cdboot.efi", "y")]
+        {
+            std::fs::write(boot.join(name), content).unwrap();
+        }
+        exchange(dir.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(boot.join("efisys.bin")).unwrap(), "a");
+        assert_eq!(std::fs::read_to_string(boot.join("cdboot.efi")).unwrap(), "b");
+    }
+}
