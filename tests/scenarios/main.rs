@@ -51,6 +51,7 @@ mod shared_disks;
 mod stop;
 mod storage_moves;
 mod survival;
+mod tasks;
 mod two_nodes;
 mod update;
 mod volumes;
@@ -107,6 +108,7 @@ fn beside() -> Vec<Trial> {
         boot::trials(),
         bad_input::trials(),
         one_object::trials(),
+        tasks::trials(),
     ];
     interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())
 }

@@ -64,6 +64,11 @@ impl Guest {
         Ok(console)
     }
 
+    /// The private key that opens it.
+    pub fn key(&self) -> Result<String> {
+        std::fs::read_to_string(self.keys.path().join("id")).context("cannot read the key")
+    }
+
     fn options(&self) -> Vec<String> {
         let path = |name: &str| -> PathBuf { self.keys.path().join(name) };
         let mut words = vec![

@@ -12,6 +12,7 @@ pub mod product;
 pub mod report;
 pub mod servers;
 pub mod space;
+pub mod taskrun;
 pub mod terminal;
 pub mod wait;
 

@@ -74,6 +74,20 @@ pub(crate) fn secondary_dns(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::secondary_dns::run)
 }
 
+/// `tekton-task`; its exit code is that of what it ran
+pub(crate) fn tekton_task(words: Vec<OsString>) -> anyhow::Result<()> {
+    let words: Vec<String> = words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    let words = tekton_tasks::lists::expand(words).map_err(anyhow::Error::msg)?;
+    let words = words.into_iter().map(OsString::from).collect();
+    let Some(arguments) = parse::<Wrapped<tekton_tasks::Args>>(words)? else { return Ok(()) };
+    terminal::log("info");
+    let code = crate::cluster::runtime()?.block_on(tekton_tasks::run(arguments.component))?;
+    match code {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
+    }
+}
+
 /// `ssp-operator`
 pub(crate) fn ssp_operator(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, ssp::operator::run)

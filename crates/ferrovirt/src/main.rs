@@ -62,6 +62,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("kubemacpool", components::kubemacpool, ""),
     ("bridge-marker", components::bridge_marker, ""),
     ("secondary-dns", components::secondary_dns, ""),
+    ("tekton-task", components::tekton_task, ""),
     ("ssp-operator", components::ssp_operator, ""),
     ("template-validator", components::template_validator, ""),
     ("vm-console-proxy", components::vm_console_proxy, ""),

@@ -21,6 +21,8 @@ pub enum Image {
     Component,
     /// virt-launcher with libvirt and QEMU.
     Launcher,
+    /// The component image, with what steps of Tekton's tasks call beside it: clients of SSH, and virtctl.
+    TektonTasks,
     /// The demo guest as a containerDisk.
     GuestDemo,
     /// The same guest as a kernelBoot image.
@@ -29,7 +31,8 @@ pub enum Image {
 
 impl Image {
     /// All, in the order they are listed.
-    pub const ALL: [Self; 5] = [Self::Pause, Self::Component, Self::Launcher, Self::GuestDemo, Self::GuestKernel];
+    pub const ALL: [Self; 6] =
+        [Self::Pause, Self::Component, Self::Launcher, Self::TektonTasks, Self::GuestDemo, Self::GuestKernel];
 
     /// Last part of the name.
     pub fn short(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Image {
             Self::Pause => "pause",
             Self::Component => "component",
             Self::Launcher => "launcher",
+            Self::TektonTasks => "tekton-tasks",
             Self::GuestDemo => "guest-demo",
             Self::GuestKernel => "guest-kernel",
         }
@@ -47,8 +51,8 @@ impl Image {
     }
 }
 
-const COMPONENT_PACKAGES: [&str; 7] =
-    ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs", "curl"];
+const COMPONENT_PACKAGES: [&str; 8] =
+    ["libc6", "libgcc-s1", "nftables", "ca-certificates", "busybox-static", "e2fsprogs", "curl", "openssh-client"];
 const LAUNCHER_PACKAGES: [&str; 16] = [
     "libc6",
     "libgcc-s1",
@@ -67,6 +71,9 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
     "swtpm-tools",
     "tzdata",
 ];
+
+/// Users of every image.
+const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// Links of the multicall binary.
 const COMPONENTS: [&str; 33] = [
@@ -198,7 +205,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
-        Image::Component => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
+        Image::Component | Image::TektonTasks => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
         Image::Launcher => format!("{recipe} {launching} {}", hash(&[launcher.identity.as_bytes()])),
         Image::GuestDemo | Image::GuestKernel => {
             format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()]))
@@ -219,8 +226,8 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         layout.add(&Image::Pause.name(), &[layer.write(&blobs)?], &start, &inputs(Image::Pause))?;
     }
     let path = vec!["PATH=/usr/sbin:/usr/bin".to_owned()];
-    if has(Image::Component) {
-        say("making component");
+    if has(Image::Component) || has(Image::TektonTasks) {
+        say("making component and tekton-tasks");
         let base = component_layer(&component.root, &shop.binary)?.write(&blobs)?;
         let mut ours = Layer::default();
         ours.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
@@ -229,7 +236,12 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         offer(&mut ours, &shop.virtctl)?;
         links(&mut ours, &COMPONENTS, "ferrovirt");
         let start = Start { entrypoint: strings(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
-        layout.add(&Image::Component.name(), &[base, ours.write(&blobs)?], &start, &inputs(Image::Component))?;
+        let layers = [base, ours.write(&blobs)?];
+        layout.add(&Image::Component.name(), &layers, &start, &inputs(Image::Component))?;
+        let more = task_layer(&component.root, &shop.virtctl)?.write(&blobs)?;
+        let start = Start { user: "1001:1001".into(), ..start };
+        let layers = [layers.as_slice(), &[more]].concat();
+        layout.add(&Image::TektonTasks.name(), &layers, &start, &inputs(Image::TektonTasks))?;
     }
     if has(Image::Launcher) {
         say("making launcher");
@@ -301,6 +313,16 @@ fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     Ok(layer)
 }
 
+/// What steps of tasks call. SSH asks who its user is.
+fn task_layer(root: &Path, virtctl: &Path) -> Result<Layer, Error> {
+    let mut layer = Layer::default();
+    programs(&mut layer, root, &["usr/bin/ssh", "usr/bin/ssh-keygen"].map(PathBuf::from), &[virtctl])?;
+    layer.file("usr/bin/virtctl", virtctl, 0o755, 0);
+    layer.link("usr/bin/tekton-task", "ferrovirt");
+    layer.bytes("etc/passwd", format!("{USERS}task:x:1001:1001:task:/tmp:/bin/sh\n"), 0o644);
+    Ok(layer)
+}
+
 fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     let mut layer = Layer::default();
     common(&mut layer, root);
@@ -369,7 +391,7 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
 /// What every image of ours has: users, name service configuration, directories, a shell.
 fn common(layer: &mut Layer, root: &Path) {
     layer.merged_usr();
-    layer.bytes("etc/passwd", &b"root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n"[..], 0o644);
+    layer.bytes("etc/passwd", USERS, 0o644);
     layer.bytes("etc/group", &b"root:x:0:\nqemu:x:107:\nnogroup:x:65534:\n"[..], 0o644);
     layer.bytes("etc/nsswitch.conf", &b"passwd: files\ngroup: files\nhosts: files dns\n"[..], 0o644);
     layer.bytes("etc/protocols", &b"ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n"[..], 0o644);

@@ -42,7 +42,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use self::manifests::monitoring;
+use self::manifests::{monitoring, tekton};
 use crate::object::SSP;
 use crate::templates::system::Architecture;
 use crate::words::IMAGES;
@@ -65,6 +65,12 @@ pub struct Args {
     /// Image of the validator.
     #[arg(long, env = "COMPONENT_IMAGE", default_value = install::COMPONENT_IMAGE)]
     pub component_image: String,
+    /// Image of the steps of Tekton's tasks.
+    #[arg(long, env = "TEKTON_TASKS_IMAGE", default_value = install::TEKTON_TASKS_IMAGE)]
+    pub tekton_tasks_image: String,
+    /// Image of those steps that take libguestfs; they cannot run without one.
+    #[arg(long, env = "GUESTFS_IMAGE", default_value = install::GUESTFS_IMAGE)]
+    pub guestfs_image: String,
     /// Port for health and metrics.
     #[arg(long, default_value_t = 8443)]
     pub port: u16,
@@ -77,6 +83,8 @@ pub struct Release {
     pub namespace: String,
     /// Its image.
     pub image: String,
+    /// Images of steps: of most, and of those that take libguestfs.
+    pub steps: [String; 2],
     /// Version of the product.
     pub version: String,
     /// What machines run on where the SSP object does not say.
@@ -93,6 +101,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let release = Release {
         namespace: args.namespace.clone(),
         image: args.component_image.clone(),
+        steps: [args.tekton_tasks_image.clone(), args.guestfs_image.clone()],
         version: install::version(),
         architecture: Architecture::own(),
     };
@@ -212,8 +221,9 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
         }
     }));
     let monitors = monitoring::KINDS.map(|kind| (monitoring::VERSION, kind));
+    let pipelines = tekton::KINDS.map(|kind| (tekton::VERSION, kind));
     let templates = templates::KINDS.map(|kind| (kind.api_version, kind.kind));
-    for (api_version, kind) in monitors.into_iter().chain(templates) {
+    for (api_version, kind) in monitors.into_iter().chain(pipelines).chain(templates) {
         let (group, version) = api_version.split_once('/').unwrap_or_default();
         let (again, kind) = (wake.clone(), GroupVersionKind::gvk(group, version, kind));
         tasks.push(served::follow(client, &ApiResource::from_gvk(&kind), move |_| again()));

@@ -88,6 +88,16 @@ impl Registry {
         Ok(format!("{}/{repository}:{tag}", self.host()))
     }
 
+    /// The configuration of an image that somebody has sent.
+    pub fn config(&self, repository: &str, tag: &str) -> Result<Value> {
+        let accept = format!("Accept: {MANIFEST}");
+        let manifest = curl(&["-H", &accept, &self.address(&format!("{repository}/manifests/{tag}"))], b"")?;
+        let manifest: Value = serde_json::from_str(&manifest).context("the manifest is no JSON")?;
+        let digest = manifest["config"]["digest"].as_str().context("the image has no configuration")?;
+        let config = curl(&[&self.address(&format!("{repository}/blobs/{digest}"))], b"")?;
+        serde_json::from_str(&config).context("the configuration is no JSON")
+    }
+
     fn blob(&self, repository: &str, bytes: &[u8]) -> Result<()> {
         let began = curl(&["-X", "POST", "-D", "-", &self.address(&format!("{repository}/blobs/uploads/"))], b"")?;
         let mut headers = began.lines().filter_map(|line| line.split_once(": "));

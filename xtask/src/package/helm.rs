@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::product::{Document, HEADER, NAMESPACE, REGISTRY, VERSION, text_of};
+use crate::product::{Document, HEADER, IMAGES, NAMESPACE, REGISTRY, VERSION, text_of};
 
 /// Where the release is.
 const HERE: &str = "{{ .Release.Namespace }}";
@@ -43,7 +43,7 @@ pub(crate) fn files(documents: &[Document], storage: &str) -> Result<BTreeMap<Pa
     add("templates/hyperconverged.yaml", format!("{HEADER}{OBJECT}"));
     add("templates/storage.yaml", storage_template(storage));
     add("templates/hooks.yaml", hooks::template(documents)?);
-    add("templates/_images.tpl", IMAGES.to_owned());
+    add("templates/_images.tpl", image_templates());
     add("templates/NOTES.txt", NOTES.to_owned());
     add("Chart.yaml", chart_file()?);
     add("values.yaml", format!("{HEADER}{}", values::VALUES));
@@ -62,16 +62,20 @@ fn chart_file() -> Result<String> {
 }
 
 /// Images by their parts, as values name them. `required` says what to do when there is no registry.
-const IMAGES: &str = r#"{{- define "ferrovirt.registry" -}}
-{{ required "image.registry is not set: name the registry to which `ferrovirt images push` sent the images" .Values.image.registry }}
-{{- end }}
-{{- define "ferrovirt.component" -}}
-{{ include "ferrovirt.registry" . }}/component{{ if .Values.image.digests.component }}@{{ .Values.image.digests.component }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
-{{- end }}
-{{- define "ferrovirt.launcher" -}}
-{{ include "ferrovirt.registry" . }}/launcher{{ if .Values.image.digests.launcher }}@{{ .Values.image.digests.launcher }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
-{{- end }}
-"#;
+fn image_templates() -> String {
+    let mut out = String::from(
+        "{{- define \"ferrovirt.registry\" -}}\n{{ required \"image.registry is not set: name the registry to which `ferrovirt images push` \
+         sent the images\" .Values.image.registry }}\n{{- end }}\n",
+    );
+    for (image, value) in IMAGES {
+        let digest = format!(".Values.image.digests.{value}");
+        out.push_str(&format!(
+            "{{{{- define \"ferrovirt.{image}\" -}}}}\n{{{{ include \"ferrovirt.registry\" . }}}}/{image}{{{{ if {digest} }}}}@{{{{ {digest} }}}}{{{{ else \
+             }}}}:{{{{ .Values.image.tag | default .Chart.AppVersion }}}}{{{{ end }}}}\n{{{{- end }}}}\n"
+        ));
+    }
+    out
+}
 
 const OBJECT: &str = r"{{- if .Values.hyperConverged.create }}
 ---
@@ -171,7 +175,7 @@ fn open(text: &str, field: &str, usual: &Value) -> Result<String> {
 
 /// The images by the templates that name them.
 fn images(text: &str) -> String {
-    ["component", "launcher"].iter().fold(text.to_owned(), |text, image| {
+    IMAGES.iter().fold(text.to_owned(), |text, (image, _)| {
         let named = format!("{REGISTRY}/{image}:v{VERSION}");
         text.replace(&named, &format!("'{{{{ include \"ferrovirt.{image}\" . }}}}'"))
     })

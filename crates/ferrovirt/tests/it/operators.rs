@@ -69,6 +69,7 @@ const PRODUCTS: [Product; 5] = [
         has_one_name: false,
         start: |client, version| {
             let release = ssp::operator::Release {
+                steps: Default::default(),
                 namespace: "kubevirt-hyperconverged".into(),
                 image: format!("r/component:{version}"),
                 version: version.into(),

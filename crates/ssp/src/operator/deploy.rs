@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 
 use super::architectures::Architectures;
 use super::context::Context;
-use super::manifests::{self, Input, admission, monitoring, tokens};
+use super::manifests::{self, Input, admission, monitoring, tekton, tokens};
 use super::names::{DEPLOYMENT, PROXY_SECRET};
 use super::sources::{self, Step};
 use super::status::{self, Seen};
@@ -141,6 +141,9 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, seen: &Seen)
         operator::serves(&context.client, version, kinds).await.map_err(Error::api("look for", version, ""))
     };
     input.monitoring = serves(monitoring::VERSION, &monitoring::KINDS).await?;
+    if serves(tekton::VERSION, &tekton::KINDS).await? {
+        input.steps = Some(context.release.steps.clone());
+    }
     // A webhook that nobody answers refuses every machine. Once there, it stays while the validator is away: so it is asked for.
     let hooks = admission::addresses(&input);
     let there = context.applied.addresses();
@@ -262,6 +265,7 @@ fn input(context: &Context, ssp: &SSP, configuration: &str) -> Input {
         configuration: configuration.to_owned(),
         labels: Context::labels(ssp),
         tokens: ssp.wants_tokens(),
+        version: context.release.version.clone(),
         ..Input::default()
     }
 }

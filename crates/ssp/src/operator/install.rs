@@ -6,13 +6,17 @@ use kit::{served, workload};
 use serde_json::{Value, json};
 
 use super::MANAGER;
-use super::manifests::{crds, images, tokens, validator};
+use super::manifests::{crds, images, tekton, tokens, validator};
 use super::names::METRICS_SERVICE;
 use crate::console_proxy;
 use crate::words::{self, IMAGES};
 
 /// Default image of the validator.
 pub const COMPONENT_IMAGE: &str = concat!("ferrovirt.local/component:v", env!("CARGO_PKG_VERSION"));
+/// Default image of steps of tasks.
+pub const TEKTON_TASKS_IMAGE: &str = concat!("ferrovirt.local/tekton-tasks:v", env!("CARGO_PKG_VERSION"));
+/// Default image of those that take libguestfs.
+pub const GUESTFS_IMAGE: &str = concat!("ferrovirt.local/guestfs:v", env!("CARGO_PKG_VERSION"));
 /// Where the operator lives.
 pub const NAMESPACE: &str = "kubevirt-hyperconverged";
 
@@ -98,6 +102,10 @@ fn rights() -> Vec<Value> {
         rule("apiregistration.k8s.io", &["apiservices"], READ),
         named("apiregistration.k8s.io", "apiservices", CHANGE, &["v1.token.kubevirt.io"]),
     ];
+    // The roles of tasks, which it gives to nobody.
+    let tasks = tekton::roles();
+    let tasks: Vec<&str> = tasks.iter().map(String::as_str).collect();
+    rules.push(named(RBAC, "clusterroles", &["get", "create", "patch", "delete", "escalate"], &tasks));
     rules.extend(validator::cluster_rules());
     rules.extend(served::rules());
     let mut own = vec![
@@ -107,6 +115,7 @@ fn rights() -> Vec<Value> {
         rule(RBAC, &["roles", "rolebindings"], CHANGE),
         rule("networking.k8s.io", &["networkpolicies"], CHANGE),
         rule(MONITORING, &["servicemonitors", "prometheusrules"], APPLY),
+        rule("tekton.dev", &["tasks", "pipelines"], APPLY),
         // What the role of Prometheus' account grants.
         rule("", &["services", "endpoints", "pods"], READ),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
@@ -153,7 +162,11 @@ fn deployment() -> Value {
         account: MANAGER,
         image: COMPONENT_IMAGE,
         args: &[],
-        env: &[("COMPONENT_IMAGE", COMPONENT_IMAGE)],
+        env: &[
+            ("COMPONENT_IMAGE", COMPONENT_IMAGE),
+            ("TEKTON_TASKS_IMAGE", TEKTON_TASKS_IMAGE),
+            ("GUESTFS_IMAGE", GUESTFS_IMAGE),
+        ],
         ports: &[("http-metrics", 8443)],
         memory: "24Mi",
     };

@@ -7,6 +7,7 @@ pub mod images;
 pub mod monitoring;
 pub mod network;
 pub mod protection;
+pub mod tekton;
 pub mod tokens;
 pub mod validator;
 
@@ -48,6 +49,10 @@ pub struct Input {
     pub tokens_answered: bool,
     /// Whether the cluster knows the kinds of Prometheus' operator.
     pub monitoring: bool,
+    /// Images of steps of tasks, where the cluster knows the kinds of Tekton.
+    pub steps: Option<[String; 2]>,
+    /// Version of the product.
+    pub version: String,
 }
 
 /// Labels of what the operand `name` is made of.
@@ -82,6 +87,9 @@ pub fn render(input: &Input) -> Vec<Value> {
             add(tokens::OPERAND, TEMPLATING, vec![tokens::api_service(input)]);
         }
     }
+    if let Some(images) = &input.steps {
+        add(tekton::OPERAND, "tektonTasks", tekton::render(&input.namespace, images, &input.version));
+    }
     if input.monitoring {
         add("metrics", "monitoring", monitoring::render(input));
     }
@@ -93,7 +101,7 @@ pub fn render(input: &Input) -> Vec<Value> {
 pub fn every(namespace: &str) -> Vec<Value> {
     let namespace = namespace.to_owned();
     let all = Input { namespace, replicas: 2, answered: true, monitoring: true, ..Input::default() };
-    render(&Input { tokens: true, tokens_answered: true, ..all })
+    render(&Input { tokens: true, tokens_answered: true, steps: Some(Default::default()), ..all })
 }
 
 #[cfg(test)]

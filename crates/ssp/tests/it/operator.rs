@@ -58,6 +58,7 @@ fn start(server: &ApiServer, version: &str) -> Running {
     let release = Release {
         namespace: NAMESPACE.into(),
         image: format!("r/component:{version}"),
+        steps: [format!("r/tekton-tasks:{version}"), format!("r/guestfs:{version}")],
         version: version.into(),
         architecture: Architecture::Amd64,
     };
@@ -535,4 +536,44 @@ async fn the_namespace_of_boot_sources_is_made_where_nobody_has() {
     wait(&ssps, "ssp", "available", is("Available", "True")).await;
     let namespaces: Api<Namespace> = Api::all(client.clone());
     assert!(namespaces.get_opt(IMAGES).await.unwrap().is_some());
+}
+
+/// A kind of Tekton.
+fn kind_of_tekton(name: &str, plural: &str) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{plural}.tekton.dev") },
+        "spec": {
+            "group": "tekton.dev", "scope": "Namespaced",
+            "names": { "kind": name, "plural": plural, "singular": name.to_lowercase() },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            } } }],
+        },
+    })
+}
+
+#[tokio::test]
+async fn tasks_come_where_tekton_is_and_go_with_the_object() {
+    let (server, client, ssps) = installed().await;
+    let _running = start(&server, "v1");
+    create(&ssps, "ssp", json!({})).await;
+    ready(&client, "r/component:v1").await;
+    wait(&ssps, "ssp", "available", is("Available", "True")).await;
+    apply(&client, &[kind_of_tekton("Task", "tasks"), kind_of_tekton("Pipeline", "pipelines")]).await;
+    let of = |kind: &str| -> Api<DynamicObject> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", kind));
+        Api::namespaced_with(client.clone(), NAMESPACE, &kind)
+    };
+    let (tasks, pipelines) = (of("Task"), of("Pipeline"));
+    let made = wait(&tasks, "execute-in-vm", "made", exists).await.unwrap();
+    assert_eq!(made.data["spec"]["steps"][0]["image"], "r/tekton-tasks:v1");
+    wait(&pipelines, "windows-efi-installer", "made", exists).await;
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    wait(&roles, "cleanup-vm-task", "made", exists).await;
+    wait(&tasks, "disk-uploader", "made", exists).await;
+    assert_eq!(count(&tasks).await, 13);
+    ssps.delete("ssp", &DeleteParams::default()).await.unwrap();
+    wait(&tasks, "execute-in-vm", "gone", gone).await;
+    wait(&roles, "cleanup-vm-task", "gone", gone).await;
 }

@@ -488,6 +488,7 @@ fn disk_uploader(images: Images<'_>) -> Task {
         ("volume-name", "VOLUME_NAME"),
         ("image-destination", "IMAGE_DESTINATION"),
         ("push-timeout", "PUSH_TIMEOUT"),
+        ("plain-http", "PLAIN_HTTP"),
     ];
     let mut args = args("disk-uploader", &flags, false);
     args.push(result("digest-result", "digest"));
@@ -506,6 +507,7 @@ fn disk_uploader(images: Images<'_>) -> Task {
             needed("VOLUME_NAME", "The volume."),
             needed("IMAGE_DESTINATION", "The image: registry/path:tag."),
             Param::Text("PUSH_TIMEOUT", "Minutes.", Some("120")),
+            switch("PLAIN_HTTP", "Whether the registry speaks HTTP without TLS."),
             needed("SECRET_NAME", "A Secret with accessKeyId and secretKey of the registry."),
         ],
         results: vec![("digest", "The digest of the image.")],

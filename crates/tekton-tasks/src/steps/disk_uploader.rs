@@ -18,7 +18,7 @@ use tokio_util::io::ReaderStream;
 
 use super::program;
 use crate::cluster::CLAIM;
-use crate::words::{given, write};
+use crate::words::{given, truth, write};
 use crate::{Cluster, Error};
 
 /// Who reads disks of images.
@@ -46,9 +46,9 @@ pub struct Args {
     /// Where there is room for the disk
     #[arg(long, default_value = "/tmp")]
     directory: PathBuf,
-    /// Speak HTTP to the registry, without TLS
-    #[arg(long)]
-    plain_http: bool,
+    /// Whether to speak HTTP to the registry, without TLS
+    #[arg(long, default_value = "false")]
+    plain_http: String,
     /// File for the image's digest
     #[arg(long, value_name = "FILE")]
     digest_result: Option<PathBuf>,
@@ -126,7 +126,7 @@ async fn push(
     let layer = target.clone();
     let packing = tokio::task::spawn_blocking(move || pack(&disk, &target));
     let packed = packing.await.map_err(|error| Error::Failed(format!("the disk was not packed: {error}")))??;
-    let protocol = if args.plain_http { ClientProtocol::Http } else { ClientProtocol::Https };
+    let protocol = if truth("PLAIN_HTTP", &args.plain_http)? { ClientProtocol::Http } else { ClientProtocol::Https };
     let client = Client::new(ClientConfig { protocol, ..ClientConfig::default() });
     let secret = |name: &str| std::env::var(name).ok().filter(|text| given(text).is_some());
     let auth = match secret("ACCESS_KEY_ID").zip(secret("SECRET_KEY")) {

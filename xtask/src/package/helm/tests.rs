@@ -60,7 +60,7 @@ fn render(text: &str, values: &Value) -> Result<String, String> {
         value => Ok(value.clone()),
     });
     // `include` differs from `template` in that its result may be piped, which the chart does nowhere.
-    let text = format!("{IMAGES}{text}").replace("{{ include \"", "{{ template \"");
+    let text = format!("{}{text}", image_templates()).replace("{{ include \"", "{{ template \"");
     template.parse(&text).map_err(|error| error.to_string())?;
     template.render(&Context::from(given(&scope))).map_err(|error| error.to_string())
 }
@@ -128,7 +128,7 @@ fn without_values_it_is_the_product_in_the_releases_namespace() {
         }
         let mut expect = serde_json::to_string(&document.value).unwrap();
         expect = expect.replace(&format!("\"namespace\":\"{NAMESPACE}\""), "\"namespace\":\"vms\"");
-        for image in ["component", "launcher"] {
+        for (image, _) in IMAGES {
             let named = format!("{REGISTRY}/{image}:v{VERSION}");
             expect = expect.replace(&named, &format!("registry.example:5000/team/{image}:v9"));
         }

@@ -12,6 +12,9 @@ pub(super) const VALUES: &str = r#"image:
   digests:
     component: ""
     launcher: ""
+    tektonTasks: ""
+    # of Tekton's tasks that change disks, which alone need it
+    guestfs: ""
   pullPolicy: IfNotPresent
 
 # Where the operators run, beside what they need in any case.
@@ -49,7 +52,9 @@ pub(super) fn schema() -> String {
     let mut schema = object(json!({
         "image": object(json!({
             "registry": { "type": "string", "pattern": "^[^\\s\"]*[^/\\s\"]$|^$", "not": { "pattern": "://" } }, "tag": text,
-            "digests": object(json!({ "component": digest, "launcher": digest })),
+            "digests": object(json!({
+                "component": digest, "launcher": digest, "tektonTasks": digest, "guestfs": digest,
+            })),
             "pullPolicy": { "enum": ["Always", "IfNotPresent", "Never"] },
         })),
         "operators": object(json!({ "nodeSelector": map, "tolerations": list, "affinity": map, "priorityClassName": text })),

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
 use super::PACKAGE;
-use crate::product::{Document, NAMESPACE, REGISTRY, VERSION};
+use crate::product::{Document, IMAGES, NAMESPACE, REGISTRY, VERSION};
 
 /// Media type of the icon.
 pub(super) const ICON: &str = "image/svg+xml";
@@ -97,10 +97,7 @@ pub(super) fn render(documents: &[Document]) -> Result<Value> {
             ],
             "cleanup": { "enabled": false },
             "customresourcedefinitions": { "owned": owned },
-            "relatedImages": [
-                { "name": "component", "image": component },
-                { "name": "launcher", "image": format!("{REGISTRY}/launcher:v{VERSION}") },
-            ],
+            "relatedImages": IMAGES.map(|(image, _)| json!({ "name": image, "image": format!("{REGISTRY}/{image}:v{VERSION}") })),
             "install": { "strategy": "deployment", "spec": {
                 "deployments": deployments, "permissions": permissions, "clusterPermissions": everywhere,
             } },
