@@ -41,12 +41,18 @@ fn make() -> Result<()> {
         [("vmiName", json!("one")), ("successCondition", json!(success)), ("failureCondition", json!(failure))]
     };
     done(&space, "wait-for-vmi-status", &wait("status.phase == Running", "status.phase in (Failed, Unknown)"))?;
-    failed(&space, "wait-for-vmi-status", &wait("status.phase == Gone", "status.phase in (Running)"), "the failure condition")?;
+    failed(
+        &space,
+        "wait-for-vmi-status",
+        &wait("status.phase == Gone", "status.phase in (Running)"),
+        "the failure condition",
+    )?;
     done(&space, "cleanup-vm", &[("vmName", json!("one")), ("delete", json!("true"))])?;
     ensure!(space.list("vm", "")?.is_empty() && space.list("vmi", "")?.is_empty(), "the machine is there");
 
     let options = "--name two --memory 192Mi --volume-containerdisk src:ferrovirt.local/guest-demo:v0.1.0";
-    let made = done(&space, "create-vm-from-manifest", &[("virtctl", json!(options)), ("runStrategy", json!("Halted"))])?;
+    let made =
+        done(&space, "create-vm-from-manifest", &[("virtctl", json!(options)), ("runStrategy", json!("Halted"))])?;
     ensure!(made.results["name"] == "two", "{made:?}");
     let keys = done(&space, "generate-ssh-keys", &[("privateKeyConnectionOptions", json!(["user:guest"]))])?;
     space.get("secret", &keys.results["privateKeySecretName"])?;
@@ -108,6 +114,11 @@ fn run_commands() -> Result<()> {
         let command = with(&[("command", json!(["sh", "-c"])), ("args", json!(["echo \"$0\"; exit 3", "a  b"]))]);
         let ended = taskrun::run(space, "execute-in-vm", &command)?;
         ensure!(ended.code == 3 && ended.log.contains("a  b"), "{ended:?}");
-        failed(space, "execute-in-vm", &[("vmName", json!(NAME)), ("command", json!(["true"]))], "no Secret with ssh-privatekey")
+        failed(
+            space,
+            "execute-in-vm",
+            &[("vmName", json!(NAME)), ("command", json!(["true"]))],
+            "no Secret with ssh-privatekey",
+        )
     })
 }

@@ -60,7 +60,8 @@ pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<En
     let mut results = BTreeMap::new();
     for result in spec["results"].as_array().into_iter().flatten().filter(|_| code == 0) {
         let result = result["name"].as_str().context("a result has no name")?;
-        let text = space.kubectl(&["exec", &name, "-c", "reader", "--", "cat", &format!("/tekton/results/{result}")])?;
+        let text =
+            space.kubectl(&["exec", &name, "-c", "reader", "--", "cat", &format!("/tekton/results/{result}")])?;
         results.insert(result.to_owned(), text.trim().to_owned());
     }
     space.kubectl(&["delete", "pod", &name, "--wait=true"])?;
@@ -105,7 +106,9 @@ fn filled(value: &Value, params: &Value) -> Value {
             }
             Value::Array(out)
         }
-        Value::Object(fields) => Value::Object(fields.iter().map(|(key, value)| (key.clone(), filled(value, params))).collect()),
+        Value::Object(fields) => {
+            Value::Object(fields.iter().map(|(key, value)| (key.clone(), filled(value, params))).collect())
+        }
         other => other.clone(),
     }
 }

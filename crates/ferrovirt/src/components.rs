@@ -6,7 +6,7 @@ use std::future::Future;
 use anyhow::Context;
 use clap::{Args, Parser};
 
-use crate::failure::parse;
+use crate::failure::{Ended, parse};
 use crate::{at_rest, csi_controller, terminal};
 
 #[derive(Parser)]
@@ -84,7 +84,7 @@ pub(crate) fn tekton_task(words: Vec<OsString>) -> anyhow::Result<()> {
     let code = crate::cluster::runtime()?.block_on(tekton_tasks::run(arguments.component))?;
     match code {
         0 => Ok(()),
-        code => std::process::exit(code.into()),
+        code => Err(Ended(code).into()),
     }
 }
 

@@ -41,6 +41,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// What a program that was run ended with: who ran it has said all there is to say.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) u8);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "it ended with code {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Reads arguments; help and version are printed and end in success.
 pub(crate) fn parse<A: clap::Parser>(words: Vec<std::ffi::OsString>) -> anyhow::Result<Option<A>> {
     let name = A::command().get_name().to_owned();
@@ -55,8 +67,11 @@ pub(crate) fn parse<A: clap::Parser>(words: Vec<std::ffi::OsString>) -> anyhow::
     }
 }
 
-/// Prints the error and gives the exit code: 2 for usage, else 1.
+/// Prints the error and gives the exit code: 2 for usage, that of a program that was run, else 1.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if let Some(Ended(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
     terminal::complain(&text(error));
     ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
 }

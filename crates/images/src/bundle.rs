@@ -6,17 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use crate::layout::Layout;
+use crate::layout::{Extra, Layout};
 use crate::{Error, Workshop};
-
-/// A file beside the images.
-#[derive(Clone, Debug)]
-pub enum Extra {
-    /// With this content.
-    Text(&'static str),
-    /// As this one, which may be executed.
-    Program(PathBuf),
-}
 
 /// Writes every image of the store and `extra`, by path, to `target`, which is replaced when all is written. containerd can import the
 /// archive as it is.

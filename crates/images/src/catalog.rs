@@ -205,7 +205,9 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
-        Image::Component | Image::TektonTasks => format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()])),
+        Image::Component | Image::TektonTasks => {
+            format!("{recipe} {binary} {}", hash(&[component.identity.as_bytes()]))
+        }
         Image::Launcher => format!("{recipe} {launching} {}", hash(&[launcher.identity.as_bytes()])),
         Image::GuestDemo | Image::GuestKernel => {
             format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()]))

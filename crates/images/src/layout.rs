@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
-use crate::bundle::Extra;
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 pub(crate) const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
@@ -32,6 +31,15 @@ pub struct Listed {
     pub digest: String,
     /// Sum of the layers, bytes.
     pub size: u64,
+}
+
+/// A file beside the images.
+#[derive(Clone, Debug)]
+pub enum Extra {
+    /// With this content.
+    Text(&'static str),
+    /// As this one, which may be executed.
+    Program(PathBuf),
 }
 
 /// Images in a directory.

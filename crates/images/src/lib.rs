@@ -19,9 +19,9 @@ mod sysroot;
 
 use std::path::PathBuf;
 
-pub use bundle::{Extra, open as open_bundle, write as write_bundle};
+pub use bundle::{open as open_bundle, write as write_bundle};
 pub use catalog::{Image, VERSION};
-pub use layout::{Layout, Listed};
+pub use layout::{Extra, Layout, Listed};
 pub use load::load;
 pub use push::push;
 

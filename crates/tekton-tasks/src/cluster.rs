@@ -9,8 +9,7 @@ use kube::runtime::wait::{self, Condition};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::Error;
-use crate::steps::PROGRAM;
+use crate::{Error, PROGRAM};
 
 /// A kind: group, version, kind, plural.
 pub(crate) type Kind = (&'static str, &'static str, &'static str, &'static str);

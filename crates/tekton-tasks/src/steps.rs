@@ -11,6 +11,3 @@ pub mod selector;
 pub mod ssh_keys;
 pub mod templates;
 pub mod wait_for_vmi;
-
-/// How these steps call themselves towards the API server.
-pub(crate) const PROGRAM: &str = "tekton-task";

@@ -57,7 +57,8 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
         plan.operands.push(Operand::BridgeMarker);
         match cluster.kubelets_attach {
             true => plan.notes.push("linuxBridge: the plugins are those of the kubelets of this cluster".to_owned()),
-            false => plan.missing.push(
+            // Machines on the pod's network need none of it.
+            false => plan.notes.push(
                 "linuxBridge: nodes are marked with their bridges, but the CNI plugins bridge and tuning are not installed in \
                  this version: they have to be on the nodes"
                     .to_owned(),
@@ -100,8 +101,9 @@ fn multus(cluster: Cluster, plan: &mut Plan) {
     } else if cluster.has_kind {
         plan.notes.push("multus: the cluster has one of its own".to_owned());
     } else {
-        let message = "multus: no meta plugin is deployed in this version: install Multus, which brings the kind NetworkAttachmentDefinition";
-        plan.missing.push(message.to_owned());
+        let message = "multus: no meta plugin is deployed in this version, and pods have their own network alone: install Multus, which \
+                       brings the kind NetworkAttachmentDefinition";
+        plan.notes.push(message.to_owned());
     }
 }
 
@@ -152,12 +154,22 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["linuxBridge", "macvtap", "kubevirtIpamController", "multusDynamicNetworks", "ovs", "multus"];
+        let all = ["macvtap", "kubevirtIpamController", "multusDynamicNetworks", "ovs"];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
         }
         assert_eq!(of(json!({}), Cluster::default()), Plan::default());
+    }
+
+    /// Machines on the network of their pod need no network beside it: what HyperConverged always asks for degrades no cluster.
+    #[test]
+    fn a_cluster_without_further_networks_is_told_so() {
+        for field in ["linuxBridge", "multus"] {
+            let found = of(json!({ field: {} }), Cluster::default());
+            assert!(found.missing.is_empty() && found.notes.len() == 1, "{field}: {found:?}");
+            assert!(found.notes[0].starts_with(field) && found.notes[0].contains("in this version"), "{found:?}");
+        }
     }
 
     #[test]

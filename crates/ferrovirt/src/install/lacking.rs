@@ -19,6 +19,8 @@ struct Found {
     default_class: bool,
     /// The kinds of volume snapshots are served.
     snapshots: bool,
+    /// Pods may have networks beside their own.
+    networks: bool,
 }
 
 /// Looks, after everything was installed.
@@ -35,7 +37,9 @@ pub(super) async fn look(client: &Client) -> anyhow::Result<Vec<&'static str>> {
     let classes: Api<StorageClass> = Api::all(client.clone());
     let classes = classes.list(&ListParams::default()).await.context("cannot list the StorageClasses")?;
     let known = client.list_api_group_resources("snapshot.storage.k8s.io/v1").await;
+    let networks = client.list_api_group_resources("k8s.cni.cncf.io/v1").await;
     Ok(sentences(Found {
+        networks: !matches!(networks, Err(kube::Error::Api(status)) if status.code == 404),
         kvm: nodes.iter().any(offers),
         default_class: classes.iter().any(is_default),
         snapshots: !matches!(known, Err(kube::Error::Api(status)) if status.code == 404),
@@ -56,6 +60,7 @@ fn sentences(found: Found) -> Vec<&'static str> {
             found.snapshots,
             "snapshots need the CRDs of snapshot.storage.k8s.io and the snapshot controller, which this cluster lacks",
         ),
+        (found.networks, "machines have the network of their pod alone: install Multus for networks beside it"),
     ]
     .into_iter()
     .filter(|(there, _)| !there)
@@ -69,10 +74,10 @@ mod tests {
 
     #[test]
     fn only_what_is_lacking_is_said() {
-        assert!(sentences(Found { kvm: true, default_class: true, snapshots: true }).is_empty());
+        assert!(sentences(Found { kvm: true, default_class: true, snapshots: true, networks: true }).is_empty());
         let all = sentences(Found::default());
         assert!(
-            all.len() == 3 && all[0].contains("KVM") && all[1].contains("StorageClass") && all[2].contains("snapshot")
+            all.len() == 4 && all[0].contains("KVM") && all[1].contains("StorageClass") && all[2].contains("snapshot")
         );
     }
 }

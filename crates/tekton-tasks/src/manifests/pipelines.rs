@@ -37,14 +37,7 @@ fn task(name: &str, task: &str, after: &[&str], params: &[(&str, &str)]) -> Valu
     out
 }
 
-fn pipeline(
-    name: &str,
-    version: &str,
-    description: &str,
-    params: Vec<Value>,
-    tasks: Vec<Value>,
-    last: Vec<Value>,
-) -> Value {
+fn pipeline(name: &str, version: &str, description: &str, params: &[Value], tasks: &[Value], last: &[Value]) -> Value {
     json!({
         "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
         "metadata": {
@@ -223,9 +216,9 @@ fn installer(version: &str) -> Value {
         "windows-efi-installer",
         version,
         "Installs Windows of its medium, and makes a boot source of it.",
-        params,
-        vec![import, root, patch, create, waiting("create-vm", &["create-vm"]), boots],
-        vec![cleaning("create-vm"), gone],
+        &params,
+        &[import, root, patch, create, waiting("create-vm", &["create-vm"]), boots],
+        &[cleaning("create-vm"), gone],
     )
 }
 
@@ -274,9 +267,9 @@ fn customize(version: &str) -> Value {
         "windows-customize",
         version,
         "Customizes a boot source of Windows, and makes another of it.",
-        params,
-        vec![copied, create, waiting("create-vm", &["create-vm"]), boots],
-        vec![cleaning("create-vm")],
+        &params,
+        &[copied, create, waiting("create-vm", &["create-vm"]), boots],
+        &[cleaning("create-vm")],
     )
 }
 

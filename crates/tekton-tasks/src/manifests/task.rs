@@ -37,10 +37,10 @@ impl Task {
         let params: Vec<Value> = self.params.iter().map(param).collect();
         let mut spec = json!({ "description": self.description, "params": params, "steps": self.steps });
         let results = |(name, description): &(&str, &str)| json!({ "name": name, "description": description });
-        put(&mut spec, "results", self.results.iter().map(results).collect());
+        put(&mut spec, "results", &self.results.iter().map(results).collect::<Vec<_>>());
         let workspaces = |name: &String| json!({ "name": name, "optional": true, "description": format!("An optional workspace {name}") });
-        put(&mut spec, "workspaces", self.workspaces.iter().map(workspaces).collect());
-        put(&mut spec, "volumes", self.volumes);
+        put(&mut spec, "workspaces", &self.workspaces.iter().map(workspaces).collect::<Vec<_>>());
+        put(&mut spec, "volumes", &self.volumes);
         // Its tools are those of x86.
         let platforms =
             if self.name == "modify-windows-iso-file" { "linux/amd64" } else { "linux/amd64,linux/arm64,linux/s390x" };
@@ -60,7 +60,7 @@ impl Task {
     }
 }
 
-fn put(spec: &mut Value, field: &str, list: Vec<Value>) {
+fn put(spec: &mut Value, field: &str, list: &[Value]) {
     if !list.is_empty() {
         spec[field] = json!(list);
     }
@@ -82,7 +82,7 @@ fn param(param: &Param) -> Value {
 }
 
 /// A step of the program: `tekton-task WHAT`, with a flag for each param that a field of `given` names, results and lists last.
-pub(super) fn step(name: &str, image: &str, args: Vec<String>) -> Value {
+pub(super) fn step(name: &str, image: &str, args: &[String]) -> Value {
     json!({
         "name": name, "image": image, "imagePullPolicy": "IfNotPresent",
         "command": [crate::PROGRAM], "args": args,

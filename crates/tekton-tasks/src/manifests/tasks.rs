@@ -87,7 +87,7 @@ fn words(mut step: Value, lists: &[(&str, &str)]) -> Value {
     step
 }
 
-fn plain(name: &'static str, images: Images<'_>, args: Vec<String>) -> Value {
+fn plain(name: &'static str, images: Images<'_>, args: &[String]) -> Value {
     mounted(step(name, images.tasks, args), &[TEMPORARY])
 }
 
@@ -122,7 +122,7 @@ fn create_vm_from_manifest(images: Images<'_>) -> Task {
         params,
         results: vec![NAME, NAMESPACE],
         workspaces: Vec::new(),
-        steps: vec![plain("createvm", images, args(name, &flags, true))],
+        steps: vec![plain("createvm", images, &args(name, &flags, true))],
         volumes: vec![temporary()],
     }
 }
@@ -144,7 +144,7 @@ fn create_vm_from_template(images: Images<'_>) -> Task {
         ],
         &THEN[..],
     ];
-    let step = plain("createvm", images, args(name, &flags.concat(), true));
+    let step = plain("createvm", images, &args(name, &flags.concat(), true));
     Task {
         name,
         title: "Create VM from Template",
@@ -179,7 +179,7 @@ fn copy_template(images: Images<'_>) -> Task {
         ],
         results: vec![NAME, NAMESPACE],
         workspaces: Vec::new(),
-        steps: vec![plain("copytemplate", images, args(name, &flags, true))],
+        steps: vec![plain("copytemplate", images, &args(name, &flags, true))],
         volumes: vec![temporary()],
     }
 }
@@ -236,7 +236,7 @@ fn modify_vm_template(images: Images<'_>) -> Task {
         ],
         results: vec![NAME, NAMESPACE],
         workspaces: Vec::new(),
-        steps: vec![words(plain("modifytemplate", images, args(name, &flags, true)), &lists)],
+        steps: vec![words(plain("modifytemplate", images, &args(name, &flags, true)), &lists)],
         volumes: vec![temporary()],
     }
 }
@@ -271,7 +271,7 @@ fn modify_data_object(images: Images<'_>) -> Task {
         ],
         results: vec![NAME, NAMESPACE],
         workspaces: Vec::new(),
-        steps: vec![plain("modifydataobject", images, args(name, &flags, true))],
+        steps: vec![plain("modifydataobject", images, &args(name, &flags, true))],
         volumes: vec![temporary()],
     }
 }
@@ -290,7 +290,7 @@ fn generate_ssh_keys(images: Images<'_>) -> Task {
     let mut given = args(name, &flags, false);
     given.extend(results.map(|name| result(&flag_of(name), name)));
     let step = words(
-        plain("generate-ssh-keys", images, given),
+        plain("generate-ssh-keys", images, &given),
         &[("private-key-connection-option", "privateKeyConnectionOptions")],
     );
     Task {
@@ -351,7 +351,7 @@ fn execution() -> Vec<Param> {
 
 fn executing(name: &'static str, images: Images<'_>, more: &[(&str, &str)]) -> (Value, Vec<Value>) {
     let flags = [&[("vm-name", "vmName"), ("vm-namespace", "vmNamespace"), ("script", "script")], more].concat();
-    let step = words(plain("execute", images, args(name, &flags, false)), &[("command", "command"), ("arg", "args")]);
+    let step = words(plain("execute", images, &args(name, &flags, false)), &[("command", "command"), ("arg", "args")]);
     let mounts = [TEMPORARY, CONNECTION];
     let secret = json!({ "name": CONNECTION.0, "secret": { "secretName": "$(params.secretName)", "optional": true } });
     (mounted(step, &mounts), vec![temporary(), secret])
@@ -412,7 +412,7 @@ fn wait_for_vmi_status(images: Images<'_>) -> Task {
         ],
         results: Vec::new(),
         workspaces: Vec::new(),
-        steps: vec![plain("wait-for-vmi-status", images, args(name, &flags, false))],
+        steps: vec![plain("wait-for-vmi-status", images, &args(name, &flags, false))],
         volumes: vec![temporary()],
     }
 }
@@ -432,7 +432,7 @@ fn disk_virt(name: &'static str, tool: &'static str, images: Images<'_>) -> Task
         ("verbose", "verbose"),
         ("additional-virt-options", "additionalVirtOptions"),
     ];
-    let step = mounted(step("run", images.disk, args(name, &flags, false)), &[TEMPORARY, ("targetpvc", CLAIM)]);
+    let step = mounted(step("run", images.disk, &args(name, &flags, false)), &[TEMPORARY, ("targetpvc", CLAIM)]);
     let step = with(step, json!({ "computeResources": kvm() }));
     let (title, description) = match tool {
         "virt-sysprep" => ("Disk Virt Sysprep", "Seals a disk with virt-sysprep, so that machines can be made of it."),
@@ -459,8 +459,7 @@ fn modify_windows_iso_file(images: Images<'_>) -> Task {
     const EXTRACTED: (&str, &str) = ("extracted-iso", "/tmp/extracted-iso");
     const NEW: (&str, &str) = ("new-iso", "/tmp/new-iso");
     const TARGET: (&str, &str) = ("target-pvc", "/tmp/target-pvc");
-    let of =
-        |name: &str, image: &str, mounts: &[(&str, &str)]| mounted(step(name, image, vec![name.to_owned()]), mounts);
+    let of = |name: &str, image: &str, mounts: &[(&str, &str)]| mounted(step(name, image, &[name.to_owned()]), mounts);
     let room = |name: &str| json!({ "name": name, "emptyDir": { "sizeLimit": "12Gi" } });
     Task {
         name: "modify-windows-iso-file",
@@ -492,7 +491,7 @@ fn disk_uploader(images: Images<'_>) -> Task {
     ];
     let mut args = args("disk-uploader", &flags, false);
     args.push(result("digest-result", "digest"));
-    let mut step = mounted(step("disk-uploader-step", images.tasks, args), &[TEMPORARY]);
+    let mut step = mounted(step("disk-uploader-step", images.tasks, &args), &[TEMPORARY]);
     let secret = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": "$(params.SECRET_NAME)", "key": key } } });
     if let Some(variables) = step["env"].as_array_mut() {
         variables.extend([secret("ACCESS_KEY_ID", "accessKeyId"), secret("SECRET_KEY", "secretKey")]);

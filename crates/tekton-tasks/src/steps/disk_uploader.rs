@@ -85,7 +85,10 @@ pub async fn run(cluster: &Cluster, args: &Args) -> Result<(), Error> {
         ["vmexport", "download", &export, flag, &args.export_source_name, "--volume", &args.volume_name, "--output"];
     let mut words: Vec<String> = words.map(str::to_owned).to_vec();
     words.push(disk.to_string_lossy().into_owned());
-    words.extend(["--namespace".to_owned(), cluster.namespace.clone()]);
+    let namespace = &cluster.namespace;
+    words.extend(["--namespace".to_owned(), namespace.clone()]);
+    // Within the cluster the server is where its Service is.
+    words.extend(["--service-url".to_owned(), format!("virt-export-{export}.{namespace}.svc:443")]);
     program::output("virtctl", words, patience).await?;
     let variables = variables(cluster, args).await?;
     let pushing = push(&reference, args, &disk, dir.path(), variables);

@@ -7,7 +7,7 @@ use gtmpl::{Context, FuncError, Template, Value as Given};
 use super::*;
 
 fn func(result: Result<String, String>) -> Result<Given, FuncError> {
-    result.map(Given::String).map_err(|error| FuncError::Generic(error))
+    result.map(Given::String).map_err(FuncError::Generic)
 }
 
 fn json_of(given: &Given) -> Value {

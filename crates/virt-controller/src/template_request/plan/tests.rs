@@ -114,10 +114,10 @@ fn the_template_gets_the_disks_and_is_waited_for() {
     let name = volume_names(&request, content().as_ref()).remove(0);
     let world = |ready: &str, snapshot| World { template: template("u", ready), snapshot, ..World::default() };
     let held = snapshot("u", json!({ "readyToUse": true }));
-    let mut giving = world("", held.clone());
+    let mut giving = world("", held);
     giving.volumes.insert(name.clone(), volume("u", "Succeeded", "u"));
     check(&request, &giving, "hand over", ["False", "True", "Waiting for the disks to be those of ns/r"]);
-    assert_eq!(to_hand_over(&request, &giving), [name.clone()]);
+    assert_eq!(to_hand_over(&request, &giving).concat(), name);
     giving.volumes.insert(name, volume("u", "Succeeded", "t"));
     assert!(to_hand_over(&request, &giving).is_empty());
     let waits = "Waiting for VirtualMachineTemplate ns/r to be ready";
