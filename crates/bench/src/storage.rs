@@ -90,7 +90,7 @@ fn share(cluster: &Cluster) -> Result<bool> {
     let ready = format!("--for=jsonpath={{.status.storagePoolStatuses[?(@.name==\"{SHARING}\")].phase}}=Ready");
     cluster.kubectl(&[&["wait"], &object[..], &[&ready, "--timeout=120s"]].concat())?;
     let rollout = ["rollout", "status", "daemonset/hostpath-provisioner-csi", "--timeout=120s"];
-    cluster.kubectl(&[&["-n", PRODUCT], &rollout[..]].concat())?;
+    cluster.kubectl(&[&["-n", rest::PRODUCT], &rollout[..]].concat())?;
     Ok(true)
 }
 
