@@ -12,7 +12,7 @@ use kit::shutdown::CancellationToken;
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams,
 };
-use kube::runtime::wait::Condition;
+use kube::runtime::wait::{Condition, await_condition};
 use kube::{Api, Client, Resource, ResourceExt};
 use kube_apiserver::ApiServer;
 use kube_apiserver::request::User;
@@ -70,18 +70,46 @@ async fn ready(client: &Client, image: &str) {
     ready_of(client, DEPLOYMENT, image).await;
 }
 
+/// It goes on to report every later generation with this image: the operator may apply the Deployment again at any
+/// time, as when the field of the SSP changed that its configuration carries.
+/// It goes on to report every later generation with this image: the operator may apply the Deployment again at any
+/// time, as when the field of the SSP changed that its configuration carries.
 async fn ready_of(client: &Client, name: &str, image: &str) {
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
-    let of = |found: Option<&Deployment>| {
-        found.is_some_and(|found| json!(found)["spec"]["template"]["spec"]["containers"][0]["image"] == image)
-    };
-    let found = wait(&deployments, name, "deployed", of).await.unwrap();
-    let replicas = found.spec.as_ref().unwrap().replicas;
+    let of = |found: Option<&Deployment>| found.is_some_and(|found| runs(found, image));
+    wait(&deployments, name, "deployed", of).await;
+    report(&deployments, name, image).await;
+    let (name, image) = (name.to_owned(), image.to_owned());
+    tokio::spawn(async move {
+        let unreported =
+            |found: Option<&Deployment>| found.is_some_and(|found| runs(found, &image) && !observed(found));
+        while let Ok(Some(_)) = await_condition(deployments.clone(), &name, unreported).await {
+            report(&deployments, &name, &image).await;
+        }
+    });
+}
+
+fn runs(found: &Deployment, image: &str) -> bool {
+    json!(found)["spec"]["template"]["spec"]["containers"][0]["image"] == image
+}
+
+fn observed(found: &Deployment) -> bool {
+    found.status.as_ref().and_then(|status| status.observed_generation) == found.metadata.generation
+}
+
+/// Reports on the generation of now, where it is of `image`.
+async fn report(deployments: &Api<Deployment>, name: &str, image: &str) {
+    let Ok(Some(found)) = deployments.get_opt(name).await else { return };
+    if !runs(&found, image) || observed(&found) {
+        return;
+    }
+    let replicas = found.spec.as_ref().and_then(|spec| spec.replicas);
     let status = json!({ "status": {
         "observedGeneration": found.metadata.generation, "replicas": replicas, "updatedReplicas": replicas,
         "readyReplicas": replicas, "availableReplicas": replicas,
     } });
-    deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    // Deleted meanwhile: nothing to report on.
+    let _ = deployments.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await;
 }
 
 fn is<'a>(kind: &'a str, status: &'a str) -> impl Condition<SSP> + 'a {
