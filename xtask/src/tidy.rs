@@ -36,7 +36,7 @@ fn layer(name: &str) -> Option<Layer> {
         "api" | "meta" => Layer::Api,
         "apimachinery" | "kube-store" => Layer::Library,
         "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "tls-verify" | "images"
-        | "csi-controllers" | "tekton-tasks" => Layer::Library,
+        | "csi-controllers" | "pod-networks" | "tekton-tasks" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
         | "cdi" | "cnao" | "hco" | "ssp" => Layer::Component,
@@ -48,8 +48,9 @@ fn layer(name: &str) -> Option<Layer> {
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
 const NO_KUBERNETES: [&str; 8] = ["disk", "net", "nbd", "sys", "libvirt", "tls-verify", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
-const NO_VIRTUAL_MACHINES: [&str; 6] =
-    ["apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "kubelet"];
+const NO_VIRTUAL_MACHINES: [&str; 7] = [
+    "apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "pod-networks", "kubelet",
+];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut found = dependencies(&metadata(root)?);

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//!                                  |-> multus: networks beside the pods' own, where the kubelets attach none
 //!                                  |-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
 //!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
@@ -9,6 +10,7 @@
 pub mod bridge_marker;
 mod error;
 pub mod kubemacpool;
+pub mod multus;
 pub mod operator;
 pub mod release;
 pub mod secondary_dns;

@@ -54,6 +54,11 @@ pub(crate) fn network_addons_operator(words: Vec<OsString>) -> anyhow::Result<()
     serve(words, cnao::operator::run)
 }
 
+/// `multus-daemon`
+pub(crate) fn multus_daemon(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::multus::run)
+}
+
 /// `bridge-marker`
 pub(crate) fn bridge_marker(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::bridge_marker::run)

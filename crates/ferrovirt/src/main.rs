@@ -60,6 +60,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("virt-network-resources-injector", components::network_resources_injector, ""),
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
+    ("multus-daemon", components::multus_daemon, ""),
     ("bridge-marker", components::bridge_marker, ""),
     ("secondary-dns", components::secondary_dns, ""),
     ("tekton-task", components::tekton_task, ""),

@@ -76,7 +76,8 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 33] = [
+const COMPONENTS: [&str; 34] = [
+    "multus-daemon",
     "secondary-dns",
     "hyperconverged-cluster-cli-download",
     "installer",

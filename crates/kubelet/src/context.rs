@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
 use kit::events::Recorder;
 use kube::Client;
 use kube::runtime::reflector;
+use pod_networks::Networks;
 use rpc::cri;
 use sys::cgroup::Hierarchy;
 
@@ -27,6 +28,7 @@ pub(crate) struct Context {
     pub(crate) runtime: Runtime,
     pub(crate) events: Recorder,
     pub(crate) images: Images,
+    pub(crate) networks: Networks,
     pub(crate) devices: Devices,
     pub(crate) device_claims: DeviceClaims,
     pub(crate) csi: Csi,

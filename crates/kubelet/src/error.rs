@@ -65,6 +65,9 @@ pub enum Error {
     /// The pod asks for something that cannot be done.
     #[error("{0}")]
     Invalid(String),
+    /// A network beside the pod's own could not be joined or left.
+    #[error(transparent)]
+    Networks(#[from] pod_networks::Error),
     /// A listening socket could not be opened.
     #[error("cannot listen on {what}")]
     Listen {

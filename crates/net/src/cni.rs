@@ -19,6 +19,47 @@ const LARGEST: u64 = 1 << 20;
 /// Versions whose plugins are told, when an interface is taken back, what they made.
 const FORGETFUL: [&str; 7] = ["", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.0.1", "0.0.2"];
 
+/// Where plugins are, and from where they see the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plugins {
+    /// Directories, the first with a program of the name counting.
+    pub dirs: Vec<PathBuf>,
+    /// The node's root, for a process that lives in a container: plugins run in it, and the directories are those below it.
+    pub root: Option<PathBuf>,
+}
+
+impl Plugins {
+    /// True when a plugin of this type is there.
+    pub fn have(&self, kind: &str) -> bool {
+        self.find(kind).is_some()
+    }
+
+    /// The program of a type, as a path that it can be started by.
+    fn find(&self, kind: &str) -> Option<PathBuf> {
+        // A type is a name; with a separator in it, it would be a path out of these directories.
+        if kind.is_empty() || Path::new(kind).components().count() != 1 || kind.starts_with('.') || kind.contains('/') {
+            return None;
+        }
+        let known_as = SAME.iter().find(|(name, _)| *name == kind).map(|(_, other)| *other);
+        let names = [Some(kind), known_as];
+        let mut all = names.iter().flatten().flat_map(|name| self.dirs.iter().map(move |dir| dir.join(name)));
+        all.find(|path| match &self.root {
+            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)).is_file(),
+            None => path.is_file(),
+        })
+    }
+
+    fn start(&self, process: &mut Command) -> std::io::Result<tokio::process::Child> {
+        let Some(root) = &self.root else { return process.spawn() };
+        let runtime = tokio::runtime::Handle::current();
+        let started = sys::namespace::in_root(root, || {
+            let _runtime = runtime.enter();
+            process.spawn()
+        });
+        started.map_err(std::io::Error::other)?
+    }
+}
+
 /// A network: the plugins to run, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
@@ -70,7 +111,7 @@ pub enum Error {
     Refused {
         /// Its type.
         kind: String,
-        /// `add` or `delete`.
+        /// `add`, `delete` or `check`.
         verb: &'static str,
         /// Its own words.
         words: String,
@@ -81,11 +122,11 @@ pub enum Error {
 ///
 /// # Errors
 /// The first plugin that fails.
-pub async fn add(dirs: &[PathBuf], network: &Network, attachment: &Attachment) -> Result<Value, Error> {
+pub async fn add(plugins: &Plugins, network: &Network, attachment: &Attachment) -> Result<Value, Error> {
     let mut result = Value::Null;
     for plugin in &network.plugins {
         let config = config(network, plugin, attachment, &result);
-        result = run(dirs, "ADD", &config, attachment).await?;
+        result = run(plugins, "ADD", &config, attachment).await?;
     }
     Ok(result)
 }
@@ -94,14 +135,33 @@ pub async fn add(dirs: &[PathBuf], network: &Network, attachment: &Attachment) -
 ///
 /// # Errors
 /// The first that a plugin returned.
-pub async fn del(dirs: &[PathBuf], network: &Network, attachment: &Attachment, result: &Value) -> Result<(), Error> {
+pub async fn del(plugins: &Plugins, network: &Network, attachment: &Attachment, result: &Value) -> Result<(), Error> {
     let mut failed = Ok(());
     let told = if FORGETFUL.contains(&network.version.as_str()) { &Value::Null } else { result };
     for plugin in network.plugins.iter().rev() {
         let config = config(network, plugin, attachment, told);
-        failed = failed.and(run(dirs, "DEL", &config, attachment).await.map(drop));
+        failed = failed.and(run(plugins, "DEL", &config, attachment).await.map(drop));
     }
     failed
+}
+
+/// Asks the plugins whether the interface is as they made it. Versions that know no such question have nothing to say.
+///
+/// # Errors
+/// The first plugin that finds something else.
+pub async fn check(
+    plugins: &Plugins,
+    network: &Network,
+    attachment: &Attachment,
+    result: &Value,
+) -> Result<(), Error> {
+    if FORGETFUL.contains(&network.version.as_str()) {
+        return Ok(());
+    }
+    for plugin in &network.plugins {
+        run(plugins, "CHECK", &config(network, plugin, attachment, result), attachment).await?;
+    }
+    Ok(())
 }
 
 /// What one plugin reads.
@@ -121,12 +181,17 @@ fn config(network: &Network, plugin: &Value, attachment: &Attachment, result: &V
     config
 }
 
-async fn run(dirs: &[PathBuf], command: &str, config: &Value, attachment: &Attachment) -> Result<Value, Error> {
+async fn run(plugins: &Plugins, command: &str, config: &Value, attachment: &Attachment) -> Result<Value, Error> {
     let kind = config["type"].as_str().unwrap_or_default();
-    let verb = if command == "ADD" { "add" } else { "delete" };
-    let program = find(dirs, kind).ok_or_else(|| Error::Unknown { kind: kind.to_owned(), dirs: dirs.to_vec() })?;
+    let verb = match command {
+        "ADD" => "add",
+        "DEL" => "delete",
+        _ => "check",
+    };
+    let unknown = || Error::Unknown { kind: kind.to_owned(), dirs: plugins.dirs.clone() };
+    let program = plugins.find(kind).ok_or_else(unknown)?;
     let failed = |source| Error::Run { kind: kind.to_owned(), source };
-    let path: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let path: Vec<String> = plugins.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let args: Vec<String> = attachment.args.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let mut process = Command::new(program);
     process
@@ -140,7 +205,7 @@ async fn run(dirs: &[PathBuf], command: &str, config: &Value, attachment: &Attac
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    let mut child = process.spawn().map_err(failed)?;
+    let mut child = plugins.start(&mut process).map_err(failed)?;
     let talk = async {
         if let Some(mut input) = child.stdin.take() {
             // One that ends without reading says why on its output.
@@ -178,17 +243,6 @@ async fn run(dirs: &[PathBuf], command: &str, config: &Value, attachment: &Attac
 
 /// Plugins that other distributions ship under a name of their own, and what they are.
 const SAME: [(&str, &str); 2] = [("cnv-bridge", "bridge"), ("cnv-tuning", "tuning")];
-
-fn find(dirs: &[PathBuf], kind: &str) -> Option<PathBuf> {
-    // A type is a name; with a separator in it, it would be a path out of these directories.
-    if kind.is_empty() || Path::new(kind).components().count() != 1 || kind.starts_with('.') || kind.contains('/') {
-        return None;
-    }
-    let known_as = SAME.iter().find(|(name, _)| *name == kind).map(|(_, other)| *other);
-    let names = [Some(kind), known_as];
-    let mut all = names.iter().flatten().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
-    all.find(|path| path.is_file())
-}
 
 /// Why a plugin failed, in its own words.
 fn reason(said: &[u8], complained: &[u8]) -> String {
@@ -254,6 +308,10 @@ mod tests {
         dir
     }
 
+    fn within(dir: &Path) -> Plugins {
+        Plugins { dirs: vec![dir.to_owned()], root: None }
+    }
+
     fn network(kinds: &[&str]) -> Network {
         let plugins = kinds.iter().map(|kind| json!({"type": kind, "capabilities": {"mac": true}})).collect();
         Network { name: "n".into(), version: "1.0.0".into(), plugins }
@@ -275,7 +333,7 @@ mod tests {
     #[tokio::test]
     async fn a_chain_passes_results_on() {
         let dir = plugins(&[("one", TELLS), ("two", TELLS)]);
-        let result = add(std::slice::from_ref(&dir), &network(&["one", "two"]), &attachment()).await.unwrap();
+        let result = add(&within(&dir), &network(&["one", "two"]), &attachment()).await.unwrap();
         assert_eq!(result["was"], "ADD c /run/netns/x net1 A=1;B=2");
         let read = |name: &str| -> Value { serde_json::from_slice(&std::fs::read(dir.join(name)).unwrap()).unwrap() };
         let (one, two) = (read("one.read"), read("two.read"));
@@ -290,7 +348,7 @@ mod tests {
         let fails = "cat >/dev/null; echo '{\"code\":7,\"msg\":\"no\",\"details\":\"really\"}'; exit 1";
         let dir = plugins(&[("good", "cat >$(dirname $0)/seen"), ("bad", fails)]);
         let both = network(&["good", "bad"]);
-        let error = del(std::slice::from_ref(&dir), &both, &attachment(), &json!({"ips": []})).await.unwrap_err();
+        let error = del(&within(&dir), &both, &attachment(), &json!({"ips": []})).await.unwrap_err();
         assert_eq!(error.to_string(), "plugin type=\"bad\" failed (delete): no; really");
         let seen: Value = serde_json::from_slice(&std::fs::read(dir.join("seen")).unwrap()).unwrap();
         assert_eq!(seen["prevResult"], json!({"ips": []}));
@@ -300,12 +358,27 @@ mod tests {
     #[tokio::test]
     async fn plugins_that_cannot_be_run_are_named() {
         let dir = plugins(&[("bridge", "cat >/dev/null")]);
-        let dirs = [dir.clone()];
+        let dirs = within(&dir);
         for kind in ["ovs", "", "../bridge", "/bin/sh", ".", "a/bridge"] {
             let error = add(&dirs, &network(&[kind]), &attachment()).await.unwrap_err().to_string();
             assert_eq!(error, format!("failed to find plugin {kind:?} in path [{}]", dir.display()));
         }
         assert_eq!(add(&dirs, &network(&["cnv-bridge"]), &attachment()).await.unwrap(), Value::Null);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// As from a pod that has the node's root mounted.
+    #[tokio::test]
+    async fn plugins_run_in_the_root_of_the_node() {
+        let dir = plugins(&[("one", TELLS)]);
+        let slash = Plugins { dirs: vec![dir.clone()], root: Some("/".into()) };
+        check(&slash, &network(&["one"]), &attachment(), &json!({})).await.unwrap();
+        assert_eq!(add(&slash, &network(&["one"]), &attachment()).await.unwrap()["by"], "one");
+        // Nothing of this machine is below that root, not even what could run the script.
+        let inside = Plugins { dirs: vec!["/".into()], root: Some(dir.clone()) };
+        assert!(inside.have("one") && !within(Path::new("/")).have("one"));
+        let error = add(&inside, &network(&["one"]), &attachment()).await.unwrap_err().to_string();
+        assert_eq!(error, "plugin type=\"one\" cannot be run");
         std::fs::remove_dir_all(dir).unwrap();
     }
 

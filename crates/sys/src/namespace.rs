@@ -81,9 +81,39 @@ pub fn in_netns_at<T: Send>(path: &Path, work: impl FnOnce() -> T + Send) -> Res
     in_netns(netns.as_fd(), work)
 }
 
+/// Runs `work` with `root` as the root of all paths, on a thread that ends with it: no other thread of the process sees another
+/// root. What `work` starts keeps it. Blocks the caller; a panic of `work` is passed on.
+pub fn in_root<T: Send>(root: &Path, work: impl FnOnce() -> T + Send) -> Result<T> {
+    let enter = || {
+        // SAFETY: of what threads share, only root and working directory are concerned, not the descriptors.
+        unsafe { unshare_unsafe(UnshareFlags::FS) }.map_err(call("leave the process's root"))?;
+        rustix::process::chroot(root).map_err(at("make the root", root))?;
+        rustix::process::chdir("/").map_err(at("enter", root))
+    };
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("root".into());
+        let thread = thread.spawn_scoped(scope, move || enter().map(|()| work())).map_err(call("start a thread"))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_started_in_another_root_stays_there() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("root-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("inside")).unwrap();
+        let list = || std::fs::read_dir("/").unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        assert_eq!(in_root(&dir, list).unwrap(), ["inside"]);
+        assert!(Path::new("/proc").exists() && std::env::current_dir().unwrap() != Path::new("/"));
+        assert!(in_root(Path::new("/nonexistent"), || ()).is_err());
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn work_in_another_network_namespace_leaves_this_one_alone() {

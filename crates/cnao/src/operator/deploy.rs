@@ -15,7 +15,7 @@ use kube::{Api, ResourceExt};
 
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
-use super::operands::{self, DEFINITION, Input};
+use super::operands::{self, DEFINITIONS, Input};
 use super::plan::{self, Cluster, Operand, Plan};
 use super::remove;
 use super::status::{self, Seen};
@@ -61,12 +61,18 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 
 /// What the cluster has.
 async fn look(context: &Context) -> Result<Cluster, Error> {
+    let has_kind = is_of_others(context, DEFINITIONS[0].0).await?;
+    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind })
+}
+
+/// Whether somebody else brought the kind.
+async fn is_of_others(context: &Context, definition: &str) -> Result<bool, Error> {
     let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
-    let held = api.get_metadata_opt(DEFINITION.0).await.map_err(Error::api("read", "definition", DEFINITION.0))?;
+    let held = api.get_metadata_opt(definition).await.map_err(Error::api("read", "definition", definition))?;
     let ours = |labels: &BTreeMap<String, String>| {
         labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
     };
-    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind: held.is_some_and(|held| !ours(held.labels())) })
+    Ok(held.is_some_and(|held| !ours(held.labels())))
 }
 
 async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
@@ -94,10 +100,15 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
     }
     let rest = operands::render(config, &plan.operands, &input);
     remove::surplus(context, &rest).await?;
-    let definitions: &[(&str, &str)] = if plan.operands.contains(&Operand::Multus) { &[DEFINITION] } else { &[] };
+    let mut definitions = Vec::new();
+    for (name, text) in DEFINITIONS.into_iter().filter(|_| plan.operands.contains(&Operand::Multus)) {
+        if !is_of_others(context, name).await? {
+            definitions.push((name, text));
+        }
+    }
     let (accounts, rest) = operator::accounts_first(rest);
     first.extend(accounts);
-    let phases = Phases { first: &first, definitions, rest: &rest };
+    let phases = Phases { first: &first, definitions: &definitions, rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;
     Ok(again)
 }

@@ -6,8 +6,11 @@ use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use super::operands::{self, DEFINITION};
+use super::operands::{self, DEFINITIONS};
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
+
+/// Where the pools of addresses are.
+const SYSTEM: &str = "kube-system";
 
 const OBJECT: &str =
     include_str!("../../../../deploy/crds/networkaddonsconfigs.networkaddonsoperator.network.kubevirt.io.yaml");
@@ -50,7 +53,7 @@ fn labels() -> Value {
 fn rights() -> Vec<Value> {
     let group = "networkaddonsoperator.network.kubevirt.io";
     let mut definition = rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["patch"]);
-    definition["resourceNames"] = json!([DEFINITION.0]);
+    definition["resourceNames"] = json!(DEFINITIONS.map(|(name, _)| name));
     let mut rules = vec![
         rule(group, &["networkaddonsconfigs"], &["get", "list", "watch", "patch", "update"]),
         rule(group, &["networkaddonsconfigs/status", "networkaddonsconfigs/finalizers"], &["get", "patch", "update"]),
@@ -73,10 +76,13 @@ fn rights() -> Vec<Value> {
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete", "deletecollection"]),
     ];
+    // Pools of addresses are where the Whereabouts plugin has them.
+    let mut system = vec![rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY)];
     // What it gives away.
     for manifest in operands::every(NAMESPACE) {
         let into = match manifest["kind"].as_str() {
             Some("ClusterRole") => &mut rules,
+            Some("Role") if manifest["metadata"]["namespace"] == SYSTEM => &mut system,
             Some("Role") => &mut own,
             _ => continue,
         };
@@ -88,6 +94,7 @@ fn rights() -> Vec<Value> {
     }
     let metadata = json!({ "name": PROGRAM, "labels": labels() });
     let here = json!({ "name": PROGRAM, "namespace": NAMESPACE, "labels": labels() });
+    let in_system = json!({ "name": PROGRAM, "namespace": SYSTEM, "labels": labels() });
     let of = (NAMESPACE, PROGRAM);
     vec![
         account(&here),
@@ -95,6 +102,8 @@ fn rights() -> Vec<Value> {
         binding(&metadata, PROGRAM, of),
         role(&here, &own),
         binding(&here, PROGRAM, of),
+        role(&in_system, &system),
+        binding(&in_system, PROGRAM, of),
     ]
 }
 

@@ -10,6 +10,7 @@ use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
+use crate::multus::manifests as multus;
 use crate::secondary_dns::manifests as dns;
 
 /// What the manifests are made from.
@@ -74,6 +75,7 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
         match operand {
             // The definition goes with the others: see deploy.
             Operand::Multus => {}
+            Operand::MultusDaemon => all.extend(multus_daemon(config, input)),
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
             Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
             Operand::SecondaryDns => all.extend(secondary_dns(config, input)),
@@ -91,17 +93,32 @@ fn pull_policy(config: &NetworkAddonsConfig) -> String {
 }
 
 fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
-    let placement = config.spec.placement_configuration.clone().unwrap_or_default().workloads.unwrap_or_default();
     marker::render(&marker::Input {
         namespace: input.namespace.clone(),
         image: input.image.clone(),
         pull_policy: pull_policy(config),
-        placement: Placement {
-            node_selector: placement.node_selector,
-            affinity: placement.affinity,
-            tolerations: placement.tolerations,
-        },
+        placement: workloads(config),
     })
+}
+
+fn multus_daemon(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    multus::render(&multus::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: workloads(config),
+        dynamic_networks: config.spec.multus_dynamic_networks.is_some(),
+    })
+}
+
+/// Where what serves pods of a node runs.
+fn workloads(config: &NetworkAddonsConfig) -> Placement {
+    let placement = config.spec.placement_configuration.clone().unwrap_or_default().workloads.unwrap_or_default();
+    Placement {
+        node_selector: placement.node_selector,
+        affinity: placement.affinity,
+        tolerations: placement.tolerations,
+    }
 }
 
 fn secondary_dns(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
@@ -155,7 +172,7 @@ pub fn every(namespace: &str) -> Vec<Value> {
     let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
     let mut all = render(
         &NetworkAddonsConfig::default(),
-        &[Operand::KubeMacPool, Operand::BridgeMarker, Operand::SecondaryDns],
+        &[Operand::MultusDaemon, Operand::KubeMacPool, Operand::BridgeMarker, Operand::SecondaryDns],
         &input,
     );
     let metadata = json!({ "name": SECRET, "namespace": namespace });
@@ -163,8 +180,11 @@ pub fn every(namespace: &str) -> Vec<Value> {
     all
 }
 
-/// The kind by which networks are asked for, as it is installed where the kubelets attach them.
-pub const DEFINITION: (&str, &str) = (
-    "network-attachment-definitions.k8s.cni.cncf.io",
-    include_str!("../../../../deploy/crds/network-attachment-definitions.k8s.cni.cncf.io.yaml"),
-);
+/// The kinds by which networks are asked for, and in which addresses are kept that no two pods of the cluster have.
+pub const DEFINITIONS: [(&str, &str); 2] = [
+    (
+        "network-attachment-definitions.k8s.cni.cncf.io",
+        include_str!("../../../../deploy/crds/network-attachment-definitions.k8s.cni.cncf.io.yaml"),
+    ),
+    ("ippools.whereabouts.cni.cncf.io", include_str!("../../data/ippools.whereabouts.cni.cncf.io.json")),
+];

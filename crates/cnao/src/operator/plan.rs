@@ -1,5 +1,7 @@
 //! From the object and what the cluster has to what is deployed. Pure.
 
+use serde_json::Value;
+
 use super::object::{NetworkAddonsConfig, Spec};
 use crate::kubemacpool::Range;
 use crate::kubemacpool::certificates::Intervals;
@@ -10,6 +12,8 @@ use crate::secondary_dns::manifests as dns;
 pub enum Operand {
     /// Networks beside the pod's own: their definition.
     Multus,
+    /// What attaches them.
+    MultusDaemon,
     /// MAC addresses.
     KubeMacPool,
     /// Marks of nodes with their bridges.
@@ -47,6 +51,9 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     if spec.multus.is_some() {
         multus(cluster, &mut plan);
     }
+    if let Some(wanted) = &spec.multus_dynamic_networks {
+        dynamic_networks(spec.multus.is_some(), wanted, cluster, &mut plan);
+    }
     if spec.kube_mac_pool.is_some() {
         plan.operands.push(Operand::KubeMacPool);
     }
@@ -77,11 +84,6 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
             "addresses do not outlive pods in this version",
         ),
         (
-            spec.multus_dynamic_networks.is_some(),
-            "multusDynamicNetworks",
-            "interfaces of running pods are not changed in this version",
-        ),
-        (
             spec.ovs.is_some(),
             "ovs",
             "Open vSwitch and its CNI plugin have to be installed on the nodes, and are not by this operator",
@@ -101,9 +103,24 @@ fn multus(cluster: Cluster, plan: &mut Plan) {
     } else if cluster.has_kind {
         plan.notes.push("multus: the cluster has one of its own".to_owned());
     } else {
-        let message = "multus: no meta plugin is deployed in this version, and pods have their own network alone: install Multus, which \
-                       brings the kind NetworkAttachmentDefinition";
-        plan.notes.push(message.to_owned());
+        plan.operands.extend([Operand::Multus, Operand::MultusDaemon]);
+    }
+}
+
+fn dynamic_networks(has_multus: bool, wanted: &Value, cluster: Cluster, plan: &mut Plan) {
+    let field = "multusDynamicNetworks";
+    if !has_multus {
+        plan.refused.push(format!("{field} changes what multus has made: ask for multus too"));
+    } else if cluster.kubelets_attach {
+        plan.notes.push(format!("{field}: the kubelets of this cluster change the interfaces of running pods themselves"));
+    } else if cluster.has_kind {
+        plan.missing.push(format!(
+            "{field}: the cluster has a Multus of its own, which this operator does not reach: install its controller of dynamic \
+             networks"
+        ));
+    }
+    if wanted["hostCRISocketPath"].as_str().is_some_and(|path| !path.is_empty()) {
+        plan.notes.push(format!("{field}.hostCRISocketPath: the container runtime is not asked for anything"));
     }
 }
 
@@ -154,7 +171,7 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["macvtap", "kubevirtIpamController", "multusDynamicNetworks", "ovs"];
+        let all = ["macvtap", "kubevirtIpamController", "ovs"];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
@@ -165,7 +182,7 @@ mod tests {
     /// Machines on the network of their pod need no network beside it: what HyperConverged always asks for degrades no cluster.
     #[test]
     fn a_cluster_without_further_networks_is_told_so() {
-        for field in ["linuxBridge", "multus"] {
+        for field in ["linuxBridge"] {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.is_empty() && found.notes.len() == 1, "{field}: {found:?}");
             assert!(found.notes[0].starts_with(field) && found.notes[0].contains("in this version"), "{found:?}");
@@ -176,7 +193,13 @@ mod tests {
     fn networks_are_attached_by_whoever_does_so() {
         let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_kind: false });
         assert!(ours.operands == [Operand::Multus] && ours.missing.is_empty() && ours.notes.len() == 1, "{ours:?}");
-        let theirs = of(json!({ "multus": {} }), Cluster { kubelets_attach: false, has_kind: true });
+        let none = of(json!({ "multus": {}, "multusDynamicNetworks": {} }), Cluster::default());
+        assert_eq!(none.operands, [Operand::Multus, Operand::MultusDaemon]);
+        assert!(none.missing.is_empty() && none.notes.is_empty(), "{none:?}");
+        let theirs = Cluster { kubelets_attach: false, has_kind: true };
+        let both = of(json!({ "multus": {}, "multusDynamicNetworks": {} }), theirs);
+        assert!(both.operands.is_empty() && both.missing.len() == 1, "{both:?}");
+        let theirs = of(json!({ "multus": {} }), theirs);
         assert!(theirs.operands.is_empty() && theirs.missing.is_empty(), "{theirs:?}");
     }
 
@@ -192,6 +215,7 @@ mod tests {
         check(json!({ "kubeMacPool": { "rangeStart": "x", "rangeEnd": "y" } }), "failed to parse rangeStart");
         check(json!({ "kubeSecondaryDNS": { "nameServerIP": "::1" } }), "no IPv4 address");
         check(json!({ "imagePullPolicy": "Sometimes" }), "is not valid");
+        check(json!({ "multusDynamicNetworks": {} }), "ask for multus too");
         check(json!({ "selfSignConfiguration": { "caRotateInterval": "1h" } }), "is missing");
     }
 }

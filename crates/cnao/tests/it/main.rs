@@ -4,5 +4,6 @@
 mod bridge_marker;
 mod cluster;
 mod kubemacpool;
+mod multus;
 mod operator;
 mod secondary_dns;

@@ -173,6 +173,23 @@ async fn what_cannot_be_had_is_named_and_bad_values_change_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_whose_kubelets_attach_no_networks_gets_what_does() {
+    let scene = scene("v1.33.0").await;
+    let daemon = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/multus");
+    scene.create(json!({ "multus": {} })).await;
+    let held = until("it is deployed", async || scene.cluster.get(&daemon).await).await;
+    let dynamic = |held: &Value| held["spec"]["template"]["spec"]["containers"][0]["args"].to_string().contains("--dynamic-networks");
+    assert!(!dynamic(&held) && scene.cluster.get(DEFINITION).await.is_some());
+    scene.merge(json!({ "spec": { "multusDynamicNetworks": {} } })).await;
+    until("networks follow the annotation", async || dynamic(&scene.cluster.get(&daemon).await?).then_some(())).await;
+    let pools = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/rolebindings/multus-ippools";
+    assert!(scene.cluster.get(pools).await.is_some());
+    scene.merge(json!({ "spec": { "multus": null, "multusDynamicNetworks": null, "linuxBridge": {} } })).await;
+    until("it is gone", async || scene.cluster.get(&daemon).await.is_none().then_some(())).await;
+    assert!(scene.cluster.get(pools).await.is_none() && scene.cluster.get(DEFINITION).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_name_server_runs_while_it_is_asked_for() {
     let scene = scene("v1.33.0").await;
     let server = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/secondary-dns");

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use net::cni::Made;
 use net::link::Netlink;
-
-use super::status::Interface;
+use pod_networks::Interface;
 
 /// The pod network's name, which is that of its CNI configuration.
 const POD_NETWORK: &str = "pods";

@@ -24,6 +24,10 @@ pub(crate) enum Step {
     CreateSandbox {
         attempt: u32,
     },
+    /// Bring the interfaces of the sandbox to what the pod's annotation says.
+    ChangeNetworks {
+        sandbox: String,
+    },
     /// Make sure the container's image is there.
     Pull {
         name: String,
@@ -56,11 +60,15 @@ pub(crate) enum Step {
     },
 }
 
+/// The key of changes of networks.
+pub(crate) const NETWORKS: &str = "networks";
+
 impl Step {
     pub(crate) fn key(&self) -> String {
         match self {
             Step::SetUpVolumes => "volumes".into(),
             Step::CreateSandbox { .. } => "sandbox".into(),
+            Step::ChangeNetworks { .. } => NETWORKS.into(),
             Step::Pull { name } => format!("pull:{name}"),
             Step::Start { name, .. } => format!("start:{name}"),
             Step::Stop { id, .. } => format!("stop:{id}"),
@@ -87,6 +95,8 @@ pub(crate) struct Facts {
     pub(crate) volumes_ready: bool,
     /// Volumes whose sources may have changed are due at this time.
     pub(crate) volumes_due: Option<Timestamp>,
+    /// The annotation by which the sandbox has its networks; none until that is known.
+    pub(crate) networks: Option<String>,
     /// Containers whose image has been seen to be there, for their next start.
     pub(crate) pulled: BTreeSet<String>,
     pub(crate) busy: BTreeSet<String>,
@@ -155,6 +165,10 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, facts: &Facts, now: Timestamp
         plan.wake = None;
     } else {
         run(spec, observed, facts, now, &mut plan);
+        let sandbox = observed.sandbox().filter(|_| !facts.busy.contains(&Step::CreateSandbox { attempt: 0 }.key()));
+        if let Some(sandbox) = sandbox.filter(|_| facts.networks.as_deref() != Some(pod_networks::annotation(pod))) {
+            plan.steps.push(Step::ChangeNetworks { sandbox: sandbox.id.clone() });
+        }
     }
     hold_back(&mut plan, facts, now);
     plan
@@ -204,7 +218,7 @@ fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now:
         return;
     }
     // A start under way would leave a container behind: its end is awaited.
-    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes") {
+    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes" || key == NETWORKS) {
         return;
     }
     let ready: Vec<_> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();

@@ -25,6 +25,7 @@ use crate::{csi, device_claims, networks, resources, sandbox};
 pub(crate) enum Outcome {
     Volumes(Result<Mounted>),
     Sandbox(Result<()>),
+    Networks(Result<()>),
     Pulled {
         name: String,
         result: Result<ImageInfo, Waiting>,
@@ -89,10 +90,10 @@ async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
         .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
     let logs = sandbox::log_directory(pod, &context.config.log_dir);
     std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
-    let wanted = networks::wanted(context, pod).await?;
+    let wanted = context.networks.wanted(pod).await?;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     if !wanted.is_empty() {
-        networks::begin(context, uid)?;
+        context.networks.begin(uid)?;
     }
     let config = Some(sandbox::config(pod, attempt, &context.surroundings()));
     let request = cri::RunPodSandboxRequest { config, runtime_handler: runtime_handler(context, spec).await? };
@@ -179,7 +180,7 @@ async fn clean(context: &Context, pod: &Pod, all: bool) -> Result<()> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     if all {
         remove_from_runtime(context, uid).await?;
-        networks::forget(context, uid)?;
+        context.networks.end(uid)?;
         let logs = sandbox::log_directory(pod, &context.config.log_dir);
         remove_dir(Path::new(&logs))?;
     }

@@ -74,6 +74,8 @@ struct Worker {
     /// Since when the published status is not the true one.
     unpublished: Option<tokio::time::Instant>,
     released: bool,
+    /// The annotation by which networks are being made or changed.
+    networks: String,
     /// When the runtime was last read.
     looked: tokio::time::Instant,
     /// When what the pod has written was last compared with its limits.
@@ -156,6 +158,7 @@ impl Worker {
             published: None,
             unpublished: None,
             released: false,
+            networks: String::new(),
             looked: tokio::time::Instant::now(),
             measured: tokio::time::Instant::now(),
             lagging: BTreeMap::new(),
@@ -255,6 +258,11 @@ impl Worker {
             || pod.metadata.annotations != self.pod.metadata.annotations;
         if metadata_changed && self.facts.volumes_due.is_some() {
             self.facts.volumes_due = Some(kit::clock::now());
+        }
+        if metadata_changed {
+            // What was refused may be what was mended.
+            self.facts.hold.remove(plan::NETWORKS);
+            self.failures.remove(plan::NETWORKS);
         }
         self.pod = match &mut self.published {
             Some(published) => {
@@ -438,7 +446,14 @@ impl Worker {
                 let ips = self.pod_ips();
                 self.spawn(&key, steps::set_up_volumes(context, pod, ips));
             }
-            Step::CreateSandbox { attempt } => self.spawn(&key, steps::create_sandbox(context, pod, attempt)),
+            Step::CreateSandbox { attempt } => {
+                self.networks = pod_networks::annotation(&pod).to_owned();
+                self.spawn(&key, steps::create_sandbox(context, pod, attempt));
+            }
+            Step::ChangeNetworks { sandbox } => {
+                self.networks = pod_networks::annotation(&pod).to_owned();
+                self.spawn(&key, async move { Outcome::Networks(networks::change(&context, &pod, &sandbox).await) });
+            }
             Step::Pull { name } => self.spawn(&key, steps::pull(context, pod, name)),
             Step::Start { name, attempt, sandbox } => {
                 if let Some(exit) = self.observed.latest(&name).and_then(|last| last.exit()) {
@@ -480,8 +495,9 @@ impl Worker {
     /// Takes the outcome of a step. True when the runtime must be read again.
     fn done(&mut self, key: &str, outcome: Outcome) -> bool {
         self.facts.busy.remove(key);
+        let uid = self.uid().to_owned();
         let failed = |error: &crate::Error| {
-            tracing::warn!(pod = self.uid(), step = key, error = %kit::Chain(error), "a step failed and will be tried again");
+            tracing::warn!(pod = uid, step = key, error = %kit::Chain(error), "a step failed and will be tried again");
         };
         let (good, observe) = match outcome {
             Outcome::Volumes(Ok(mounted)) => {
@@ -496,7 +512,17 @@ impl Worker {
                 self.facts.volumes_due = self.facts.volumes_ready.then(kit::clock::now);
                 (false, false)
             }
+            Outcome::Networks(result) => {
+                match &result {
+                    Ok(()) => self.facts.networks = Some(std::mem::take(&mut self.networks)),
+                    Err(error) => failed(error),
+                }
+                (result.is_ok(), false)
+            }
             Outcome::Sandbox(result) | Outcome::Other(result) => {
+                if key == (Step::CreateSandbox { attempt: 0 }).key() && result.is_ok() {
+                    self.facts.networks = Some(std::mem::take(&mut self.networks));
+                }
                 if let Err(error) = &result {
                     failed(error);
                 } else if let Some(id) = key.strip_prefix("stop-sandbox:") {

@@ -4,25 +4,29 @@ use net::cni::Network;
 use serde_json::{Map, Value, json};
 
 /// Reads `spec.config` of `namespace/name`: one plugin, or a list of them. The error is a sentence for its author.
-pub(crate) fn parse(config: &str, namespace: &str, name: &str) -> Result<Network, String> {
+pub fn parse(config: &str, namespace: &str, name: &str) -> Result<Network, String> {
     let refuse = |what: String| format!("network-attachment-definition {namespace}/{name}: {what}");
     if config.trim().is_empty() {
         let what = "spec.config is empty: write a CNI configuration there, such as \
                     {\"cniVersion\": \"1.0.0\", \"type\": \"bridge\", \"bridge\": \"br1\"}";
         return Err(refuse(what.to_owned()));
     }
-    let parsed: Value =
-        serde_json::from_str(config).map_err(|error| refuse(format!("spec.config is not JSON: {error}")))?;
-    let Some(object) = parsed.as_object() else { return Err(refuse("spec.config is not a JSON object".to_owned())) };
+    chain(config, name).map_err(|what| refuse(format!("spec.config{what}")))
+}
+
+/// Reads a CNI configuration, which is called `name` where it does not say. The error continues the name of what was read.
+pub fn chain(config: &str, name: &str) -> Result<Network, String> {
+    let parsed: Value = serde_json::from_str(config).map_err(|error| format!(" is not JSON: {error}"))?;
+    let Some(object) = parsed.as_object() else { return Err(" is not a JSON object".to_owned()) };
     let text = |key: &str| object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let plugins = match object.get("plugins") {
         None => vec![parsed.clone()],
         Some(Value::Array(list)) if !list.is_empty() => list.clone(),
-        Some(_) => return Err(refuse("spec.config: plugins is not a list with a plugin in it".to_owned())),
+        Some(_) => return Err(": plugins is not a list with a plugin in it".to_owned()),
     };
     for plugin in &plugins {
         if plugin["type"].as_str().is_none_or(str::is_empty) {
-            return Err(refuse("spec.config: a plugin has no type".to_owned()));
+            return Err(": a plugin has no type".to_owned());
         }
     }
     Ok(Network {
@@ -33,7 +37,7 @@ pub(crate) fn parse(config: &str, namespace: &str, name: &str) -> Result<Network
 }
 
 /// Gives the plugins what the pod's annotation has for them (`args.cni`).
-pub(crate) fn add_arguments(network: &mut Network, arguments: &Map<String, Value>) {
+pub fn add_arguments(network: &mut Network, arguments: &Map<String, Value>) {
     for plugin in network.plugins.iter_mut().filter(|_| !arguments.is_empty()) {
         for (name, value) in arguments {
             if !plugin["args"].is_object() {
@@ -48,15 +52,15 @@ pub(crate) fn add_arguments(network: &mut Network, arguments: &Map<String, Value
 }
 
 /// The bridge of a network that is a plain segment, the same one on every node. One with a gateway on the node itself is the
-/// node's own, and so is the bridge of the pod network.
-pub(crate) fn open_bridge(network: &Network) -> Option<&str> {
+/// node's own.
+pub fn open_bridge(network: &Network) -> Option<&str> {
     let plugin = network.plugins.first()?;
     if !matches!(plugin["type"].as_str(), Some("bridge" | "cnv-bridge")) {
         return None;
     }
     let own = ["isGateway", "isDefaultGateway", "ipMasq"].iter().any(|key| plugin[*key] == true);
     let bridge = plugin["bridge"].as_str().filter(|name| !name.is_empty())?;
-    (!own && bridge != crate::cni::BRIDGE).then_some(bridge)
+    (!own).then_some(bridge)
 }
 
 #[cfg(test)]
@@ -84,7 +88,6 @@ mod tests {
         };
         check(r#""bridge": "br1", "isGateway": true"#);
         check(r#""bridge": "br1", "ipMasq": true"#);
-        check(r#""bridge": "cni0""#);
         check(r#""mtu": 1500"#);
         let other = parse(r#"{"type": "macvlan", "bridge": "br1"}"#, "ns", "red").unwrap();
         assert_eq!(open_bridge(&other), None);

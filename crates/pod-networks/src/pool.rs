@@ -3,17 +3,16 @@
 //! Which are taken is in an IPPool of the API, one for each range, as the Whereabouts plugin keeps them; writes carry the
 //! version they were computed from. The plugin that makes the interface gets what was found as static addresses.
 
-use kube::Api;
+use kube::{Api, Client};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
 use net::cni::Network;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::range::{self, Range};
-use crate::context::Context;
-use crate::error::{Error, Result};
+use crate::range::{self, Range};
+use crate::{Error, Result};
 
-const KIND: &str = "whereabouts";
+pub(crate) const KIND: &str = "whereabouts";
 /// Where the pools are.
 const NAMESPACE: &str = "kube-system";
 /// Others write the same pool: as often is a write repeated that came too late.
@@ -21,7 +20,7 @@ const TRIES: u32 = 32;
 
 /// An address that was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Lease {
+pub(crate) struct Lease {
     pool: String,
     offset: String,
     /// The sandbox that took it.
@@ -29,19 +28,19 @@ pub(super) struct Lease {
 }
 
 /// For whom addresses are taken.
-pub(super) struct Taker<'a> {
-    pub(super) namespace: &'a str,
-    pub(super) pod: &'a str,
-    pub(super) sandbox: &'a str,
-    pub(super) interface: &'a str,
+pub(crate) struct Taker<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) pod: &'a str,
+    pub(crate) sandbox: &'a str,
+    pub(crate) interface: &'a str,
 }
 
-fn api(context: &Context) -> (Api<DynamicObject>, ApiResource) {
+fn api(client: &Client) -> (Api<DynamicObject>, ApiResource) {
     let kind = ApiResource::from_gvk_with_plural(
         &GroupVersionKind::gvk("whereabouts.cni.cncf.io", "v1alpha1", "IPPool"),
         "ippools",
     );
-    (Api::namespaced_with(context.client.clone(), NAMESPACE, &kind), kind)
+    (Api::namespaced_with(client.clone(), NAMESPACE, &kind), kind)
 }
 
 /// Takes an address of each range that the network names, and has the plugins use them. `leases` gets what was taken, also when
@@ -49,8 +48,8 @@ fn api(context: &Context) -> (Api<DynamicObject>, ApiResource) {
 ///
 /// # Errors
 /// When a range cannot be read, has no address left, or the API server cannot be asked.
-pub(super) async fn take(
-    context: &Context,
+pub(crate) async fn take(
+    client: &Client,
     network: &mut Network,
     taker: &Taker<'_>,
     leases: &mut Vec<Lease>,
@@ -59,7 +58,7 @@ pub(super) async fn take(
         let ranges = range::of(&plugin["ipam"]).map_err(Error::Invalid)?;
         let mut addresses = Vec::new();
         for range in &ranges {
-            addresses.push(json!({ "address": allocate(context, range, taker, leases).await? }));
+            addresses.push(json!({ "address": allocate(client, range, taker, leases).await? }));
         }
         if let (Some(first), Some(gateway)) = (addresses.first_mut(), plugin["ipam"]["gateway"].as_str()) {
             first["gateway"] = json!(gateway);
@@ -73,8 +72,8 @@ pub(super) async fn take(
     Ok(())
 }
 
-async fn allocate(context: &Context, range: &Range, taker: &Taker<'_>, leases: &mut Vec<Lease>) -> Result<String> {
-    let (api, kind) = api(context);
+async fn allocate(client: &Client, range: &Range, taker: &Taker<'_>, leases: &mut Vec<Lease>) -> Result<String> {
+    let (api, kind) = api(client);
     let name = range.pool();
     let podref = format!("{}/{}", taker.namespace, taker.pod);
     for _ in 0..TRIES {
@@ -86,7 +85,7 @@ async fn allocate(context: &Context, range: &Range, taker: &Taker<'_>, leases: &
         };
         let mut taken = taken(&pool);
         if range.free(&taken).is_none() {
-            forget_the_gone(context, &mut pool).await;
+            forget_the_gone(client, &mut pool).await;
             taken = self::taken(&pool);
         }
         let Some((offset, address)) = range.free(&taken) else {
@@ -122,13 +121,13 @@ fn taken(pool: &DynamicObject) -> Vec<u128> {
 }
 
 /// Drops what pods hold that are no more: their node may have been lost with them.
-async fn forget_the_gone(context: &Context, pool: &mut DynamicObject) {
+async fn forget_the_gone(client: &Client, pool: &mut DynamicObject) {
     let all = pool.data["spec"]["allocations"].as_object().cloned().unwrap_or_default();
     for (offset, allocation) in all {
         let Some((namespace, name)) = allocation["podref"].as_str().and_then(|podref| podref.split_once('/')) else {
             continue;
         };
-        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(context.client.clone(), namespace);
+        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client.clone(), namespace);
         // Whether a pod of another node is there may not be known here; that one is gone may.
         if matches!(pods.get_opt(name).await, Ok(None))
             && let Some(left) = pool.data["spec"]["allocations"].as_object_mut()
@@ -142,8 +141,8 @@ async fn forget_the_gone(context: &Context, pool: &mut DynamicObject) {
 ///
 /// # Errors
 /// When the API server cannot be asked.
-pub(super) async fn give_back(context: &Context, leases: &[Lease]) -> Result<()> {
-    let (api, _) = api(context);
+pub(crate) async fn give_back(client: &Client, leases: &[Lease]) -> Result<()> {
+    let (api, _) = api(client);
     for lease in leases {
         for _ in 0..TRIES {
             let Some(mut pool) = api.get_opt(&lease.pool).await.map_err(Error::api("read an IPPool"))? else { break };

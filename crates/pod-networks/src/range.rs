@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(crate) struct Range {
     net: IpNet,
     first: u128,
     last: u128,
@@ -15,7 +15,7 @@ pub(super) struct Range {
 }
 
 /// The ranges that an `ipam` section names. The error is a sentence for its author.
-pub(super) fn of(ipam: &Value) -> Result<Vec<Range>, String> {
+pub(crate) fn of(ipam: &Value) -> Result<Vec<Range>, String> {
     let several = ipam["ipRanges"].as_array().cloned().unwrap_or_default();
     let one = ipam["range"].is_string().then(|| ipam.clone());
     let ranges: Vec<Range> = one.iter().chain(&several).map(read).collect::<Result<_, _>>()?;
@@ -66,17 +66,17 @@ fn read(section: &Value) -> Result<Range, String> {
 
 impl Range {
     /// The range as pools name it.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.net.to_string()
     }
 
     /// The name of its pool.
-    pub(super) fn pool(&self) -> String {
+    pub(crate) fn pool(&self) -> String {
         self.text().replace([':', '/'], "-")
     }
 
     /// The first address that is free, with its prefix length, and its place in the range.
-    pub(super) fn free(&self, taken: &[u128]) -> Option<(String, String)> {
+    pub(crate) fn free(&self, taken: &[u128]) -> Option<(String, String)> {
         let base = number(self.net.network());
         let mut at = self.first;
         while at <= self.last {

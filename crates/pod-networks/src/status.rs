@@ -4,20 +4,23 @@ use net::cni::Made;
 use serde_json::{Value, json};
 
 /// The annotation.
-pub(super) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
+pub(crate) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
+
 /// One interface of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Interface {
+pub struct Interface {
     /// `namespace/name` of its definition.
-    pub(super) network: String,
-    pub(super) name: String,
-    pub(super) made: Made,
+    pub network: String,
+    /// What it is called in the pod.
+    pub name: String,
+    /// What is known of it.
+    pub made: Made,
     /// Whether it is the pod's own.
-    pub(super) default: bool,
+    pub default: bool,
 }
 
 /// The annotation's text.
-pub(super) fn text(interfaces: &[Interface]) -> String {
+pub(crate) fn text(interfaces: &[Interface]) -> String {
     let list: Vec<Value> = interfaces.iter().map(entry).collect();
     serde_json::to_string_pretty(&list).unwrap_or_default()
 }

@@ -8,20 +8,25 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// The annotation.
-pub(crate) const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
+pub const ANNOTATION: &str = "k8s.v1.cni.cncf.io/networks";
 
 /// One network that a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Selected {
-    pub(crate) namespace: String,
-    pub(crate) name: String,
+pub struct Selected {
+    /// Of the definition.
+    pub namespace: String,
+    /// Of the definition.
+    pub name: String,
     /// What the interface is called in the pod.
-    pub(crate) interface: String,
-    pub(crate) mac: Option<String>,
+    pub interface: String,
+    /// The annotation says so; else it follows from the place in the list.
+    pub is_named: bool,
+    /// Its hardware address.
+    pub mac: Option<String>,
     /// Addresses with prefix lengths.
-    pub(crate) ips: Vec<String>,
+    pub ips: Vec<String>,
     /// Further arguments for plugins.
-    pub(crate) arguments: Map<String, Value>,
+    pub arguments: Map<String, Value>,
 }
 
 #[derive(Default, Deserialize)]
@@ -39,7 +44,7 @@ struct Element {
 }
 
 /// Reads the annotation of a pod in `namespace`. The error is a sentence for the pod's owner.
-pub(crate) fn parse(text: &str, namespace: &str) -> Result<Vec<Selected>, String> {
+pub fn parse(text: &str, namespace: &str) -> Result<Vec<Selected>, String> {
     let text = text.trim();
     let elements = if text.starts_with('[') {
         serde_json::from_str::<Vec<Element>>(text)
@@ -79,6 +84,7 @@ fn select(element: Element, index: usize, namespace: &str) -> Result<Selected, S
             return refuse(format!("{value:?} is not the {what} of a network-attachment-definition"));
         }
     }
+    let is_named = !interface.is_empty();
     let interface = if interface.is_empty() { format!("net{}", index + 1) } else { interface };
     if interface.len() > 15 || !interface.chars().all(|c| c.is_ascii_graphic() && c != '/' && c != ':') {
         return refuse(format!("{interface:?} is not a name for a network interface: it has 1 to 15 characters"));
@@ -95,7 +101,7 @@ fn select(element: Element, index: usize, namespace: &str) -> Result<Selected, S
     if let Some(mac) = mac.as_deref().filter(|mac| !is_mac(mac)) {
         return refuse(format!("mac of {name}: {mac:?} is not a hardware address such as 02:00:00:00:00:01"));
     }
-    Ok(Selected { namespace, name, interface, mac, ips, arguments: arguments.unwrap_or_default() })
+    Ok(Selected { namespace, name, interface, is_named, mac, ips, arguments: arguments.unwrap_or_default() })
 }
 
 fn is_name(text: &str) -> bool {
@@ -178,7 +184,7 @@ mod properties {
 
         #[test]
         fn any_configuration_is_parsed_or_refused_by_name(text in ".{0,80}|\\{\"(type|plugins|name|cniVersion)\": .{0,40}\\}") {
-            match super::super::definition::parse(&text, "ns", "red") {
+            match crate::definition::parse(&text, "ns", "red") {
                 Ok(network) => prop_assert!(!network.plugins.is_empty()),
                 Err(why) => prop_assert!(why.starts_with("network-attachment-definition ns/red: ")),
             }

@@ -1,4 +1,4 @@
-//! What was made in which sandbox, on the node's disk: `networks/<sandbox>.json`, and `networks/<pod>.begun` for a pod whose
+//! What was made in which sandbox, on the node's disk: `<sandbox>.json`, and `<pod>.begun` for a pod whose
 //! sandbox may lack something.
 
 use std::path::{Path, PathBuf};
@@ -7,37 +7,44 @@ use net::cni::{Attachment, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::pool::Lease;
-use crate::error::{Error, Result};
+use crate::pool::Lease;
+use crate::{Error, Result};
 
 const MADE: &str = "json";
 const BEGUN: &str = "begun";
 
 /// Everything that was made in one sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Record {
-    pub(super) entries: Vec<Entry>,
+pub(crate) struct Record {
+    /// The pod's own network, where the container runtime leaves that to us.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) own: Option<Entry>,
+    pub(crate) entries: Vec<Entry>,
 }
 
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Entry {
-    pub(super) network: Network,
-    pub(super) attachment: Attachment,
+pub(crate) struct Entry {
+    /// `namespace/name` of the definition; empty in records of earlier versions.
+    #[serde(default)]
+    pub(crate) title: String,
+    pub(crate) network: Network,
+    pub(crate) attachment: Attachment,
     /// Addresses of the cluster's pools.
     #[serde(default)]
-    pub(super) leases: Vec<Lease>,
+    pub(crate) leases: Vec<Lease>,
     /// Null until the plugins have made it.
-    pub(super) result: Value,
+    pub(crate) result: Value,
 }
 
-pub(super) struct Records {
+#[derive(Clone, Debug)]
+pub(crate) struct Records {
     dir: PathBuf,
 }
 
 impl Records {
-    pub(super) fn new(root: &Path) -> Self {
-        Self { dir: root.join("networks") }
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir }
     }
 
     fn path(&self, name: &str, kind: &str) -> PathBuf {
@@ -45,21 +52,21 @@ impl Records {
     }
 
     /// A sandbox is about to be made for this pod.
-    pub(super) fn begin(&self, uid: &str) -> Result<()> {
+    pub(crate) fn begin(&self, uid: &str) -> Result<()> {
         self.write(&self.path(uid, BEGUN), b"")
     }
 
     /// The pod's sandbox has everything, or is gone.
-    pub(super) fn end(&self, uid: &str) -> Result<()> {
+    pub(crate) fn end(&self, uid: &str) -> Result<()> {
         remove(&self.path(uid, BEGUN))
     }
 
-    pub(super) fn save(&self, sandbox: &str, record: &Record) -> Result<()> {
+    pub(crate) fn save(&self, sandbox: &str, record: &Record) -> Result<()> {
         let text = serde_json::to_vec(record).unwrap_or_default();
         self.write(&self.path(sandbox, MADE), &text)
     }
 
-    pub(super) fn load(&self, sandbox: &str) -> Result<Option<Record>> {
+    pub(crate) fn load(&self, sandbox: &str) -> Result<Option<Record>> {
         let path = self.path(sandbox, MADE);
         match std::fs::read(&path) {
             // One that was cut short by a power cut says nothing that could be undone.
@@ -69,17 +76,17 @@ impl Records {
         }
     }
 
-    pub(super) fn remove(&self, sandbox: &str) -> Result<()> {
+    pub(crate) fn remove(&self, sandbox: &str) -> Result<()> {
         remove(&self.path(sandbox, MADE))
     }
 
     /// Sandboxes with a record.
-    pub(super) fn sandboxes(&self) -> Result<Vec<String>> {
+    pub(crate) fn sandboxes(&self) -> Result<Vec<String>> {
         self.names(MADE)
     }
 
     /// Pods whose sandbox may lack something.
-    pub(super) fn begun(&self) -> Result<Vec<String>> {
+    pub(crate) fn begun(&self) -> Result<Vec<String>> {
         self.names(BEGUN)
     }
 
@@ -115,12 +122,12 @@ mod tests {
     #[test]
     fn records_outlive_the_process() {
         let dir = tempfile::tempdir().unwrap();
-        let records = Records::new(dir.path());
+        let records = Records::new(dir.path().join("networks"));
         assert_eq!((records.begun().unwrap(), records.load("s").unwrap()), (vec![], None));
         records.begin("u").unwrap();
-        let record = Record { entries: vec![Entry::default()] };
+        let record = Record { own: None, entries: vec![Entry::default()] };
         records.save("s", &record).unwrap();
-        let later = Records::new(dir.path());
+        let later = Records::new(dir.path().join("networks"));
         assert_eq!((later.begun().unwrap(), later.sandboxes().unwrap()), (vec!["u".to_owned()], vec!["s".to_owned()]));
         assert_eq!(later.load("s").unwrap(), Some(record));
         for _ in 0..2 {
