@@ -21,6 +21,7 @@ pub(crate) const DATA_VOLUME: Kind = ("cdi.kubevirt.io", "v1beta1", "DataVolume"
 pub(crate) const DATA_SOURCE: Kind = ("cdi.kubevirt.io", "v1beta1", "DataSource", "datasources");
 pub(crate) const CLAIM: Kind = ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
 pub(crate) const SECRET: Kind = ("", "v1", "Secret", "secrets");
+pub(crate) const CONFIG_MAP: Kind = ("", "v1", "ConfigMap", "configmaps");
 pub(crate) const EXPORT: Kind = ("export.kubevirt.io", "v1", "VirtualMachineExport", "virtualmachineexports");
 pub(crate) const SNAPSHOT: Kind =
     ("snapshot.kubevirt.io", "v1beta1", "VirtualMachineSnapshot", "virtualmachinesnapshots");

@@ -7,6 +7,7 @@ pub mod disk_uploader;
 pub mod execute;
 pub mod iso;
 mod power;
+pub mod prepare_windows;
 mod program;
 pub mod selector;
 mod ssh;
