@@ -83,8 +83,8 @@ impl Home<'_> {
             "spec": {
                 "description": description, "params": params, "tasks": tasks, "finally": last,
                 "results": [
-                    { "name": "baseDvName", "description": "The boot source.", "value": "$(params.baseDvName)" },
-                    { "name": "baseDvNamespace", "description": "Its namespace.", "value": "$(params.baseDvNamespace)" },
+                    { "name": "baseDvName", "description": "The boot source.", "value": format!("$(tasks.{BOOTS}.results.name)") },
+                    { "name": "baseDvNamespace", "description": "Its namespace.", "value": format!("$(tasks.{BOOTS}.results.namespace)") },
                 ],
             },
         })
@@ -107,8 +107,7 @@ impl Home<'_> {
         wait["timeout"] = json!("2h0m0s");
         let copy = volume("$(params.baseDvName)", "$(params.baseDvNamespace)", &copy_of(ROOT, HERE), SIZE);
         let copy = when(self.make("copy-root-disk", &["wait-for-vmi-status"], &copy), &[is_elsewhere()]);
-        let boots =
-            self.make("create-datasource-root-disk", &["wait-for-vmi-status", "copy-root-disk"], &data_source());
+        let boots = self.make(BOOTS, &["wait-for-vmi-status", "copy-root-disk"], &data_source());
         vec![create, wait, copy, boots]
     }
 
@@ -122,6 +121,8 @@ impl Home<'_> {
     }
 }
 
+/// The Task that makes the boot source. What a Pipeline results in is what its Tasks do: Tekton refuses params there.
+const BOOTS: &str = "create-datasource-root-disk";
 const MACHINE: &str = "$(tasks.create-vm.results.name)";
 const SIZE: &str = "20Gi";
 const DRIVERS: &str = "quay.io/kubevirt/virtio-container-disk:v1.8.4";
