@@ -36,6 +36,9 @@ pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<En
     for step in steps.as_array_mut().context("the task has no steps")? {
         let mounts = step["volumeMounts"].as_array_mut().context("a step has no mounts")?;
         mounts.push(json!({ "name": "results", "mountPath": "/tekton/results" }));
+        if let Some(resources) = step.as_object_mut().and_then(|step| step.remove("computeResources")) {
+            step["resources"] = resources;
+        }
     }
     let mut volumes = filled(&spec["volumes"], &values);
     volumes.as_array_mut().context("the task has no volumes")?.push(json!({ "name": "results", "emptyDir": {} }));

@@ -86,10 +86,16 @@ pub(crate) fn tekton_task(words: Vec<OsString>) -> anyhow::Result<()> {
     let words = words.into_iter().map(OsString::from).collect();
     let Some(arguments) = parse::<Wrapped<tekton_tasks::Args>>(words)? else { return Ok(()) };
     terminal::log("info");
-    let code = crate::cluster::runtime()?.block_on(tekton_tasks::run(arguments.component))?;
-    match code {
-        0 => Ok(()),
-        code => Err(Ended(code).into()),
+    let done = crate::cluster::runtime()?.block_on(tekton_tasks::run(arguments.component));
+    match done {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Ended(code).into()),
+        // The code is that of a command, and what failed beside it is told.
+        Err(error) if error.code() != 1 => {
+            terminal::complain(&format!("error: {}", kit::Chain(&error)));
+            Err(Ended(error.code()).into())
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -1,11 +1,12 @@
 //! The cluster, with the rights of the TaskRun's account.
 
+mod until;
+
 use std::time::Duration;
 
 use kube::api::{
     ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, PropagationPolicy,
 };
-use kube::runtime::wait::{self, Condition};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -20,6 +21,12 @@ pub(crate) const DATA_VOLUME: Kind = ("cdi.kubevirt.io", "v1beta1", "DataVolume"
 pub(crate) const DATA_SOURCE: Kind = ("cdi.kubevirt.io", "v1beta1", "DataSource", "datasources");
 pub(crate) const CLAIM: Kind = ("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims");
 pub(crate) const SECRET: Kind = ("", "v1", "Secret", "secrets");
+pub(crate) const CONFIG_MAP: Kind = ("", "v1", "ConfigMap", "configmaps");
+pub(crate) const EXPORT: Kind = ("export.kubevirt.io", "v1", "VirtualMachineExport", "virtualmachineexports");
+pub(crate) const SNAPSHOT: Kind =
+    ("snapshot.kubevirt.io", "v1beta1", "VirtualMachineSnapshot", "virtualmachinesnapshots");
+pub(crate) const SNAPSHOT_CONTENT: Kind =
+    ("snapshot.kubevirt.io", "v1beta1", "VirtualMachineSnapshotContent", "virtualmachinesnapshotcontents");
 pub(crate) const TEMPLATE: Kind =
     ("template.kubevirt.io", "v1beta1", "VirtualMachineTemplate", "virtualmachinetemplates");
 pub(crate) const OPENSHIFT_TEMPLATE: Kind = ("template.openshift.io", "v1", "Template", "templates");
@@ -87,6 +94,15 @@ impl Cluster {
         done.map(drop).map_err(Error::api("change", what(kind, namespace, name)))
     }
 
+    /// Deletes the object, and waits for nothing. Whether it was there.
+    pub(crate) async fn remove(&self, kind: Kind, namespace: &str, name: &str) -> Result<bool, Error> {
+        let how = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
+        match self.api(kind, namespace).delete(name, &how).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            done => done.map(|_| true).map_err(Error::api("delete", what(kind, namespace, name))),
+        }
+    }
+
     /// Deletes the object, and waits until it is gone. Whether it was there.
     pub(crate) async fn delete(
         &self,
@@ -95,36 +111,15 @@ impl Cluster {
         name: &str,
         patience: Duration,
     ) -> Result<bool, Error> {
-        let api = self.api(kind, namespace);
-        let how = DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..DeleteParams::default() };
-        match api.delete(name, &how).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(false),
-            done => done.map(drop).map_err(Error::api("delete", what(kind, namespace, name)))?,
+        if !self.remove(kind, namespace, name).await? {
+            return Ok(false);
         }
         let gone = format!("{} was not gone", what(kind, namespace, name));
         self.until(kind, namespace, name, |object: Option<&DynamicObject>| object.is_none(), patience, gone).await?;
         Ok(true)
     }
 
-    /// Waits until the object is so; `late` says what did not happen. What it was like then.
-    pub(crate) async fn until(
-        &self,
-        kind: Kind,
-        namespace: &str,
-        name: &str,
-        condition: impl Condition<DynamicObject>,
-        patience: Duration,
-        late: String,
-    ) -> Result<Option<DynamicObject>, Error> {
-        let waiting = wait::await_condition(self.api(kind, namespace), name, condition);
-        match tokio::time::timeout(patience, waiting).await {
-            Ok(Ok(object)) => Ok(object),
-            Ok(Err(error)) => Err(Error::Failed(format!("cannot watch {}: {error}", what(kind, namespace, name)))),
-            Err(_) => Err(Error::TooLate { what: late, seconds: patience.as_secs() }),
-        }
-    }
-
-    /// Starts, stops or restarts a machine.
+    /// Asks for a machine's start or stop.
     pub(crate) async fn power(&self, namespace: &str, name: &str, verb: &'static str) -> Result<(), Error> {
         let at = format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{verb}");
         let request = http(&at)?;

@@ -15,7 +15,9 @@ mod words;
 
 pub use cluster::Cluster;
 pub use error::Error;
-use steps::{create_vm, data_object, disk_tools, disk_uploader, execute, iso, ssh_keys, templates, wait_for_vmi};
+use steps::{
+    create_vm, data_object, disk_tools, disk_uploader, execute, iso, prepare_windows, ssh_keys, templates, wait_for_vmi,
+};
 
 /// The program's name, and its command.
 pub const PROGRAM: &str = "tekton-task";
@@ -60,6 +62,8 @@ enum Step {
     ConvertIsoFile(iso::Convert),
     /// Send a disk to a registry, as a containerDisk
     DiskUploader(disk_uploader::Args),
+    /// Look at what a Pipeline of Windows is told
+    PrepareWindows(prepare_windows::Args),
 }
 
 /// Runs the step; the exit code.
@@ -93,6 +97,7 @@ pub async fn run_on(cluster: &Cluster, args: Args) -> Result<u8, Error> {
         Step::CleanupVm(args) => return execute::cleanup(cluster, &args).await,
         Step::WaitForVmiStatus(args) => wait_for_vmi::run(cluster, &args).await,
         Step::DiskUploader(args) => disk_uploader::run(cluster, &args).await,
+        Step::PrepareWindows(args) => prepare_windows::run(cluster, &args).await,
         Step::DiskVirtCustomize(_)
         | Step::DiskVirtSysprep(_)
         | Step::ModifyIsoFile(_)

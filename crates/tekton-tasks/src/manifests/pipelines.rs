@@ -1,6 +1,19 @@
 //! Pipelines that make boot sources of Windows: one installs it of its medium, the other customizes what the first has made. Pure.
+//!
+//! ```text
+//! prepare --+-- import-win-iso -- modify-windows-iso-file --+-- create-vm -- wait-for-vmi-status -- copy-root-disk -- create-datasource-root-disk
+//!           +-- create-vm-root-disk ------------------------+                                      (to another namespace)
+//! ```
+//!
+//! The machine, the medium and the disk are where the Pipeline runs: a pod mounts claims of its own namespace and no other.
+
+mod objects;
+mod prepare;
 
 use serde_json::{Value, json};
+
+use self::objects::{HERE, ROOT, answers, copy_of, data_source, disk, drivers, machine, on_claim, volume};
+pub(super) use self::prepare::PREPARE;
 
 /// The answers of an installation that nobody watches, and what is run after it.
 const UNATTEND: &str = include_str!("pipelines/windows11-autounattend.xml");
@@ -14,10 +27,105 @@ pub fn config_maps() -> Vec<Value> {
     vec![of(UNATTEND_NAME, "autounattend.xml", UNATTEND), of(CUSTOMIZE_NAME, "unattend.xml", CUSTOMIZE)]
 }
 
-/// The Pipelines.
-pub fn pipelines(version: &str) -> Vec<Value> {
-    vec![installer(version), customize(version)]
+/// The Pipelines, whose Tasks are in `namespace`; `image` holds the program.
+pub fn pipelines(namespace: &str, image: &str, version: &str) -> Vec<Value> {
+    let home = Home { namespace, image, version };
+    vec![installer(home), customize(home)]
 }
+
+/// Where the Pipelines are of.
+#[derive(Clone, Copy, Debug)]
+struct Home<'a> {
+    namespace: &'a str,
+    image: &'a str,
+    version: &'a str,
+}
+
+impl Home<'_> {
+    /// A Task of the Pipeline, which runs after others. It is found wherever the Pipeline runs, by the resolver that every Tekton has.
+    fn task(self, name: &str, task: &str, after: &[&str], params: &[(&str, &str)]) -> Value {
+        let given = |all: &[(&str, &str)]| -> Vec<Value> {
+            all.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+        };
+        let place = given(&[("kind", "task"), ("name", task), ("namespace", self.namespace)]);
+        let reference = json!({ "resolver": "cluster", "params": place });
+        let mut out = json!({ "name": name, "taskRef": reference, "params": given(params) });
+        if !after.is_empty() {
+            out["runAfter"] = json!(after);
+        }
+        out
+    }
+
+    /// A Task that makes an object of `manifest`, in place of one that is there, and waits until it is ready.
+    fn make(self, name: &str, after: &[&str], manifest: &str) -> Value {
+        let params = [("manifest", manifest), ("waitForSuccess", "true"), ("allowReplace", "true")];
+        self.task(name, "modify-data-object", after, &params)
+    }
+
+    /// A Task that deletes a DataVolume of the Pipeline's own namespace.
+    fn unmake(self, name: &str, volume: &str) -> Value {
+        let params = [
+            ("deleteObject", "true"),
+            ("deleteObjectKind", "DataVolume"),
+            ("deleteObjectName", volume),
+            ("namespace", HERE),
+        ];
+        self.task(name, "modify-data-object", &[], &params)
+    }
+
+    fn pipeline(self, name: &str, description: &str, params: &[Value], tasks: &[Value], last: &[Value]) -> Value {
+        json!({
+            "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
+            "metadata": {
+                "name": name, "labels": { "app.kubernetes.io/version": self.version },
+                "annotations": { "tekton.dev/pipelines.minVersion": "0.43.0", "tekton.dev/tags": "kubevirt" },
+            },
+            "spec": {
+                "description": description, "params": params, "tasks": tasks, "finally": last,
+                "results": [
+                    { "name": "baseDvName", "description": "The boot source.", "value": format!("$(tasks.{BOOTS}.results.name)") },
+                    { "name": "baseDvNamespace", "description": "Its namespace.", "value": format!("$(tasks.{BOOTS}.results.namespace)") },
+                ],
+            },
+        })
+    }
+
+    /// What both do once the disk is there: the machine works on it, and a boot source is made of it.
+    fn work(self, machine: &str, after: &[&str]) -> Vec<Value> {
+        let create =
+            self.task("create-vm", "create-vm-from-manifest", after, &[("manifest", machine), ("namespace", HERE)]);
+        let mut wait = self.task(
+            "wait-for-vmi-status",
+            "wait-for-vmi-status",
+            &["create-vm"],
+            &[
+                ("vmiName", MACHINE),
+                ("successCondition", "status.phase == Succeeded"),
+                ("failureCondition", "status.phase in (Failed, Unknown)"),
+            ],
+        );
+        wait["timeout"] = json!("2h0m0s");
+        let copy = volume("$(params.baseDvName)", "$(params.baseDvNamespace)", &copy_of(ROOT, HERE), SIZE);
+        let copy = when(self.make("copy-root-disk", &["wait-for-vmi-status"], &copy), &[is_elsewhere()]);
+        let boots = self.make(BOOTS, &["wait-for-vmi-status", "copy-root-disk"], &data_source());
+        vec![create, wait, copy, boots]
+    }
+
+    /// What is left of the machine, and of a disk that was copied away, whatever came of it.
+    fn clean(self) -> Vec<Value> {
+        let params = [("vmName", MACHINE), ("stop", "false"), ("delete", "true")];
+        let mut machine = self.task("cleanup-vm", "cleanup-vm", &[], &params);
+        machine["timeout"] = json!("10m0s");
+        let disk = self.unmake("delete-root-disk", ROOT);
+        vec![machine, when(disk, &[was_tried("create-vm-root-disk"), is_elsewhere()])]
+    }
+}
+
+/// The Task that makes the boot source. What a Pipeline results in is what its Tasks do: Tekton refuses params there.
+const BOOTS: &str = "create-datasource-root-disk";
+const MACHINE: &str = "$(tasks.create-vm.results.name)";
+const SIZE: &str = "20Gi";
+const DRIVERS: &str = "quay.io/kubevirt/virtio-container-disk:v1.8.4";
 
 fn param(name: &str, description: &str, default: Option<&str>) -> Value {
     let mut out = json!({ "name": name, "type": "string", "description": description });
@@ -27,311 +135,114 @@ fn param(name: &str, description: &str, default: Option<&str>) -> Value {
     out
 }
 
-/// A Task of the Pipeline, which runs after others.
-fn task(name: &str, task: &str, after: &[&str], params: &[(&str, &str)]) -> Value {
-    let params: Vec<Value> = params.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
-    let mut out = json!({ "name": name, "taskRef": { "kind": "Task", "name": task }, "params": params });
-    if !after.is_empty() {
-        out["runAfter"] = json!(after);
-    }
-    out
+fn when(mut task: Value, all: &[Value]) -> Value {
+    task["when"] = json!(all);
+    task
 }
 
-fn pipeline(name: &str, version: &str, description: &str, params: &[Value], tasks: &[Value], last: &[Value]) -> Value {
-    json!({
-        "apiVersion": "tekton.dev/v1", "kind": "Pipeline",
-        "metadata": {
-            "name": name, "labels": { "app.kubernetes.io/version": version },
-            "annotations": { "tekton.dev/pipelines.minVersion": "0.43.0", "tekton.dev/tags": "kubevirt" },
-        },
-        "spec": {
-            "description": description, "params": params, "tasks": tasks, "finally": last,
-            "results": [
-                { "name": "baseDvName", "description": "The boot source.", "value": "$(params.baseDvName)" },
-                { "name": "baseDvNamespace", "description": "Its namespace.", "value": "$(params.baseDvNamespace)" },
-            ],
-        },
-    })
+/// The boot source is to be in another namespace: the disk of the machine has a name of its own then.
+fn is_elsewhere() -> Value {
+    json!({ "input": ROOT, "operator": "notin", "values": ["$(params.baseDvName)"] })
 }
 
-/// A DataVolume, made at once and waited for.
-fn volume(name: &str, namespace: &str, source: &str, size: &str, labels: &str) -> String {
-    format!(
-        "apiVersion: cdi.kubevirt.io/v1beta1\nkind: DataVolume\nmetadata:\n  name: {name}\n  namespace: {namespace}\n  annotations:\n    \
-         cdi.kubevirt.io/storage.bind.immediate.requested: \"true\"\n{labels}spec:\n  source:\n{source}  storage:\n    resources:\n      \
-         requests:\n        storage: {size}\n"
-    )
+/// The Task has begun: what it makes may be there. What others made is left alone where it has not.
+fn was_tried(task: &str) -> Value {
+    json!({ "input": format!("$(tasks.{task}.status)"), "operator": "in", "values": ["Succeeded", "Failed"] })
 }
 
-fn data_source() -> String {
-    "apiVersion: cdi.kubevirt.io/v1beta1\nkind: DataSource\nmetadata:\n  name: $(params.baseDvName)\n  namespace: $(params.baseDvNamespace)\n  \
-     labels:\n    instancetype.kubevirt.io/default-instancetype: $(params.instanceTypeName)\n    \
-     instancetype.kubevirt.io/default-preference: $(params.preferenceName)\nspec:\n  source:\n    pvc:\n      name: $(params.baseDvName)\n      \
-     namespace: $(params.baseDvNamespace)\n"
-        .to_owned()
-}
-
-const NAMESPACE: &str = "$(context.pipelineRun.namespace)";
-
-/// The machine that runs a medium's setup, or what seals it again: it ends when that is done.
-fn machine(name: &str, disks: &str, volumes: &str) -> String {
-    format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata:\n  generateName: {name}-\nspec:\n  runStrategy: Once\n  template:\n    spec:\n      \
-         domain:\n        cpu:\n          cores: 2\n        memory:\n          guest: 4Gi\n        devices:\n          disks:\n{disks}          \
-         interfaces:\n          - name: default\n            model: e1000e\n            masquerade: {{}}\n          tpm: {{}}\n        features:\n          \
-         acpi: {{}}\n          smm: {{}}\n        firmware:\n          bootloader:\n            efi:\n              secureBoot: true\n      networks:\n      \
-         - name: default\n        pod: {{}}\n      volumes:\n{volumes}"
-    )
-}
-
-fn disk(name: &str, kind: &str, bus: &str, order: u32) -> String {
-    format!("          - name: {name}\n            bootOrder: {order}\n            {kind}:\n              bus: {bus}\n")
-}
-
-fn on_claim(name: &str, claim: &str) -> String {
-    format!("      - name: {name}\n        persistentVolumeClaim:\n          claimName: {claim}\n")
-}
-
-fn drivers() -> &'static str {
-    "      - name: virtio\n        containerDisk:\n          image: $(params.virtioContainerDiskName)\n"
-}
-
-fn answers(param: &str) -> String {
-    format!("      - name: sysprep\n        sysprep:\n          configMap:\n            name: $(params.{param})\n")
-}
-
-/// What both have in common: the machine is waited for and goes.
-fn waiting(machine: &str, after: &[&str]) -> Value {
-    let name = format!("$(tasks.{machine}.results.name)");
-    let mut wait = task(
-        "wait-for-vmi-status",
-        "wait-for-vmi-status",
-        after,
-        &[
-            ("vmiName", &name),
-            ("successCondition", "status.phase == Succeeded"),
-            ("failureCondition", "status.phase in (Failed, Unknown)"),
-        ],
-    );
-    wait["timeout"] = json!("2h0m0s");
-    wait
-}
-
-fn cleaning(machine: &str) -> Value {
-    let name = format!("$(tasks.{machine}.results.name)");
-    let mut clean = task("cleanup-vm", "cleanup-vm", &[], &[("vmName", &name), ("stop", "false"), ("delete", "true")]);
-    clean["timeout"] = json!("10m0s");
-    clean
-}
-
-fn common(name: &str, disk: &str) -> Vec<Value> {
+/// Params of both.
+fn shared(name: &str) -> Vec<Value> {
     vec![
         param("instanceTypeName", "Instance type of machines that boot from it.", Some("u1.large")),
         param("preferenceName", "Their preference.", Some("windows.11.virtio")),
         param("baseDvName", "Name of the boot source.", Some(name)),
-        param("baseDvNamespace", "Its namespace.", Some("kubevirt")),
-        param("virtioContainerDiskName", "The image of the drivers.", Some(disk)),
+        param(
+            "baseDvNamespace",
+            "Its namespace, into which it is copied if the Pipeline runs in another.",
+            Some("kubevirt"),
+        ),
+        param("virtioContainerDiskName", "The image of the drivers.", Some(DRIVERS)),
+        param("useBiosMode", "Whether the machine starts by BIOS, and not by UEFI with a secure boot.", Some("false")),
     ]
 }
 
-const DRIVERS: &str = "quay.io/kubevirt/virtio-container-disk:v1.8.4";
-
-fn installer(version: &str) -> Value {
+fn installer(home: Home<'_>) -> Value {
     let mut params = vec![
         param("winImageDownloadURL", "Where the medium of Windows is.", None),
-        param("acceptEula", "Whether you accept the licence of Windows: true.", None),
+        param("acceptEula", "Whether you accept the licence of Windows: true. Nothing is done otherwise.", None),
         param("autounattendConfigMapName", "The answers of the installation.", Some(UNATTEND_NAME)),
         param("isoDVName", "Name of the medium's DataVolume.", Some("win11")),
-        param("useBiosMode", "Whether the medium is for BIOS, which asks for no key.", Some("false")),
     ];
-    params.extend(common("win11", DRIVERS));
-    let medium = volume(
-        "$(params.isoDVName)-iso",
-        NAMESPACE,
-        "    http:\n      url: $(params.winImageDownloadURL)\n",
-        "9Gi",
-        "",
-    );
-    let root = volume("$(params.baseDvName)", "$(params.baseDvNamespace)", "    blank: {}\n", "20Gi", "");
+    params.extend(shared("win11"));
+    let medium =
+        volume("$(params.isoDVName)-iso", HERE, "    http:\n      url: $(params.winImageDownloadURL)\n", "9Gi");
     let disks = [
         disk("installcdrom", "cdrom", "sata", 1),
         disk("rootdisk", "disk", "virtio", 2),
         disk("virtio", "cdrom", "sata", 3),
         disk("sysprep", "cdrom", "sata", 4),
-    ]
-    .concat();
+    ];
     let volumes = [
         on_claim("installcdrom", "$(params.isoDVName)-iso"),
-        on_claim("rootdisk", "$(params.baseDvName)"),
+        on_claim("rootdisk", ROOT),
         drivers().to_owned(),
-        answers("autounattendConfigMapName"),
-    ]
-    .concat();
-    let accepted = json!([{ "input": "$(params.acceptEula)", "operator": "in", "values": ["true"] }]);
-    let mut import = task(
-        "import-win-iso",
-        "modify-data-object",
-        &[],
-        &[("manifest", &medium), ("waitForSuccess", "true"), ("allowReplace", "true")],
-    );
-    import["when"] = accepted.clone();
-    let mut root = task(
-        "create-vm-root-disk",
-        "modify-data-object",
-        &[],
-        &[("manifest", &root), ("waitForSuccess", "true"), ("allowReplace", "true")],
-    );
-    root["when"] = accepted;
-    let mut patch = task(
+        answers(),
+    ];
+    let patch = home.task(
         "modify-windows-iso-file",
         "modify-windows-iso-file",
         &["import-win-iso"],
         &[("pvcName", "$(params.isoDVName)-iso")],
     );
-    patch["when"] = json!([{ "input": "$(params.useBiosMode)", "operator": "notin", "values": ["true"] }]);
-    let create = task(
-        "create-vm",
-        "create-vm-from-manifest",
-        &["modify-windows-iso-file", "create-vm-root-disk"],
-        &[("manifest", &machine("windows-installer", &disks, &volumes)), ("namespace", NAMESPACE)],
-    );
-    let boots = task(
-        "create-datasource-root-disk",
-        "modify-data-object",
-        &["wait-for-vmi-status"],
-        &[("manifest", &data_source()), ("waitForSuccess", "true"), ("allowReplace", "true")],
-    );
-    let gone = task(
-        "delete-imported-iso",
-        "modify-data-object",
-        &[],
-        &[
-            ("deleteObject", "true"),
-            ("deleteObjectKind", "DataVolume"),
-            ("deleteObjectName", "$(params.isoDVName)-iso"),
-            ("namespace", NAMESPACE),
-        ],
-    );
-    pipeline(
+    let by_uefi = json!({ "input": "$(params.useBiosMode)", "operator": "notin", "values": ["true"] });
+    let mut tasks = vec![
+        home.prepare("autounattendConfigMapName", true),
+        home.make("import-win-iso", &["prepare"], &medium),
+        home.make("create-vm-root-disk", &["prepare"], &volume(ROOT, HERE, "    blank: {}\n", SIZE)),
+        // A medium asks for a key only where UEFI starts it.
+        when(patch, &[by_uefi]),
+    ];
+    let machine = machine("windows-installer", &disks.concat(), &volumes.concat());
+    tasks.extend(home.work(&machine, &["modify-windows-iso-file", "create-vm-root-disk"]));
+    let mut last = home.clean();
+    last.push(when(home.unmake("delete-imported-iso", "$(params.isoDVName)-iso"), &[was_tried("import-win-iso")]));
+    home.pipeline(
         "windows-efi-installer",
-        version,
         "Installs Windows of its medium, and makes a boot source of it.",
         &params,
-        &[import, root, patch, create, waiting("create-vm", &["create-vm"]), boots],
-        &[cleaning("create-vm"), gone],
+        &tasks,
+        &last,
     )
 }
 
-fn customize(version: &str) -> Value {
+fn customize(home: Home<'_>) -> Value {
     let mut params = vec![
         param("customizeConfigMapName", "What is done to it.", Some(CUSTOMIZE_NAME)),
         param("sourceDiskImageName", "The boot source that is customized.", Some("win11")),
         param("sourceDiskImageNamespace", "Its namespace.", Some("kubevirt")),
     ];
-    params.extend(common("win11-customized", DRIVERS));
-    let copy = volume(
-        "$(params.baseDvName)",
-        "$(params.baseDvNamespace)",
-        "    pvc:\n      name: $(params.sourceDiskImageName)\n      namespace: $(params.sourceDiskImageNamespace)\n",
-        "20Gi",
-        "",
-    );
+    params.extend(shared("win11-customized"));
+    let source = copy_of("$(params.sourceDiskImageName)", "$(params.sourceDiskImageNamespace)");
     let disks = [
         disk("rootdisk", "disk", "virtio", 1),
         disk("virtio", "cdrom", "sata", 2),
         disk("sysprep", "cdrom", "sata", 3),
-    ]
-    .concat();
-    let volumes =
-        [on_claim("rootdisk", "$(params.baseDvName)"), drivers().to_owned(), answers("customizeConfigMapName")]
-            .concat();
-    let copied = task(
-        "copy-vm-root-disk",
-        "modify-data-object",
-        &[],
-        &[("manifest", &copy), ("waitForSuccess", "true"), ("allowReplace", "true")],
-    );
-    let create = task(
-        "create-vm",
-        "create-vm-from-manifest",
-        &["copy-vm-root-disk"],
-        &[("manifest", &machine("windows-customize", &disks, &volumes)), ("namespace", NAMESPACE)],
-    );
-    let boots = task(
-        "create-datasource-root-disk",
-        "modify-data-object",
-        &["wait-for-vmi-status"],
-        &[("manifest", &data_source()), ("waitForSuccess", "true"), ("allowReplace", "true")],
-    );
-    pipeline(
+    ];
+    let volumes = [on_claim("rootdisk", ROOT), drivers().to_owned(), answers()];
+    let mut tasks = vec![
+        home.prepare("customizeConfigMapName", false),
+        home.make("create-vm-root-disk", &["prepare"], &volume(ROOT, HERE, &source, SIZE)),
+    ];
+    let machine = machine("windows-customize", &disks.concat(), &volumes.concat());
+    tasks.extend(home.work(&machine, &["create-vm-root-disk"]));
+    home.pipeline(
         "windows-customize",
-        version,
         "Customizes a boot source of Windows, and makes another of it.",
         &params,
-        &[copied, create, waiting("create-vm", &["create-vm"]), boots],
-        &[cleaning("create-vm")],
+        &tasks,
+        &home.clean(),
     )
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-    use crate::manifests::tasks;
-
-    /// Every word in `$(WHAT.…)` of a manifest.
-    fn named(value: &Value, what: &str) -> BTreeSet<String> {
-        let text = value.to_string();
-        let open = format!("$({what}.");
-        text.split(&open).skip(1).filter_map(|rest| rest.split(')').next()).map(str::to_owned).collect()
-    }
-
-    #[test]
-    fn pipelines_give_tasks_params_that_they_have() {
-        let all = tasks("i", "d", "v");
-        for pipeline in pipelines("v1") {
-            let spec = &pipeline["spec"];
-            let list = |field: &str| spec[field].as_array().unwrap().clone();
-            let declared: BTreeSet<String> =
-                list("params").iter().map(|param| param["name"].as_str().unwrap().to_owned()).collect();
-            assert_eq!(named(&json!([spec["tasks"], spec["finally"], spec["results"]]), "params"), declared);
-            let steps = [list("tasks"), list("finally")].concat();
-            for step in &steps {
-                let task = all.iter().find(|task| task["metadata"]["name"] == step["taskRef"]["name"]).unwrap();
-                let has: Vec<&Value> = task["spec"]["params"].as_array().unwrap().iter().collect();
-                let given = step["params"].as_array().unwrap();
-                for param in given {
-                    assert!(
-                        has.iter().any(|held| held["name"] == param["name"]),
-                        "{}: {}",
-                        step["name"],
-                        param["name"]
-                    );
-                    // What is said in YAML is YAML.
-                    if param["name"] == "manifest" {
-                        let manifest: Value = serde_saphyr::from_str(param["value"].as_str().unwrap()).unwrap();
-                        assert!(manifest["kind"].is_string());
-                    }
-                }
-                for needed in has.iter().filter(|held| held["default"].is_null()) {
-                    assert!(
-                        given.iter().any(|param| param["name"] == needed["name"]),
-                        "{}: {}",
-                        step["name"],
-                        needed["name"]
-                    );
-                }
-                for after in step["runAfter"].as_array().into_iter().flatten() {
-                    assert!(steps.iter().any(|other| other["name"] == *after), "{after}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn what_pipelines_name_is_there() {
-        let names: Vec<Value> = config_maps().iter().map(|map| map["metadata"]["name"].clone()).collect();
-        assert_eq!(names, [UNATTEND_NAME, CUSTOMIZE_NAME]);
-    }
-}
+mod tests;

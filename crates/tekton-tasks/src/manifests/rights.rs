@@ -4,13 +4,14 @@ use kit::operator::manifests::{account, binding, role, rule};
 use serde_json::{Value, json};
 
 use super::NAMES;
+use super::pipelines::PREPARE;
 
 const READ: &[&str] = &["get", "list", "watch"];
 
-/// Accounts, roles and bindings in `namespace`, for Tasks that take any. A binding within another namespace lets the Task work there.
+/// Accounts, roles and bindings in `namespace`, for Tasks that take any, and for the first step of the Pipelines. A binding within another namespace lets the Task work there.
 pub fn rights(namespace: &str) -> Vec<Value> {
     let mut out = Vec::new();
-    for name in NAMES {
+    for name in NAMES.into_iter().chain([PREPARE]) {
         let rules = rules(name);
         if rules.is_empty() {
             continue;
@@ -56,7 +57,8 @@ fn rules(task: &str) -> Vec<Value> {
             rule("cdi.kubevirt.io", &["datavolumes/source"], &["create"]),
             rule("", &["persistentvolumeclaims"], &["get", "list", "watch", "delete"]),
         ],
-        "generate-ssh-keys" => vec![rule("", &["secrets"], &["get", "create", "patch"])],
+        // What it has made goes again if it fails.
+        "generate-ssh-keys" => vec![rule("", &["secrets"], &["get", "create", "patch", "delete"])],
         "execute-in-vm" => vec![rule("kubevirt.io", &machines, READ), power(&["start"])],
         "cleanup-vm" => vec![
             rule("kubevirt.io", &machines, READ),
@@ -68,7 +70,10 @@ fn rules(task: &str) -> Vec<Value> {
             rule("export.kubevirt.io", &["virtualmachineexports"], &["get", "list", "watch", "create", "delete"]),
             rule("", &["secrets"], &["get", "create", "delete"]),
             rule("", &["persistentvolumeclaims"], &["get"]),
+            rule("kubevirt.io", &["virtualmachines"], &["get"]),
+            rule("snapshot.kubevirt.io", &["virtualmachinesnapshots", "virtualmachinesnapshotcontents"], &["get"]),
         ],
+        PREPARE => vec![rule("", &["configmaps"], &["get", "create"])],
         _ => Vec::new(),
     }
 }
@@ -88,6 +93,6 @@ mod tests {
     #[test]
     fn tasks_that_touch_nothing_of_the_cluster_take_nothing() {
         assert!(rules("disk-virt-customize").is_empty() && rules("modify-windows-iso-file").is_empty());
-        assert_eq!(rights("ns").len(), 3 * 10);
+        assert_eq!(rights("ns").len(), 3 * 11);
     }
 }

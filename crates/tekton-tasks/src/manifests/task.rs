@@ -33,7 +33,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn render(self, images: Images<'_>) -> Value {
+    /// What its steps do, without a name.
+    pub(super) fn spec(&self) -> Value {
         let params: Vec<Value> = self.params.iter().map(param).collect();
         let mut spec = json!({ "description": self.description, "params": params, "steps": self.steps });
         let results = |(name, description): &(&str, &str)| json!({ "name": name, "description": description });
@@ -41,6 +42,10 @@ impl Task {
         let workspaces = |name: &String| json!({ "name": name, "optional": true, "description": format!("An optional workspace {name}") });
         put(&mut spec, "workspaces", &self.workspaces.iter().map(workspaces).collect::<Vec<_>>());
         put(&mut spec, "volumes", &self.volumes);
+        spec
+    }
+
+    pub(super) fn render(self, images: Images<'_>) -> Value {
         // Its tools are those of x86.
         let platforms =
             if self.name == "modify-windows-iso-file" { "linux/amd64" } else { "linux/amd64,linux/arm64,linux/s390x" };
@@ -53,10 +58,30 @@ impl Task {
                     "tekton.dev/pipelines.minVersion": "0.43.0", "tekton.dev/categories": "Automation",
                     "tekton.dev/tags": "kubevirt", "tekton.dev/displayName": self.title,
                     "tekton.dev/platforms": platforms, "artifacthub.io/category": "integration-delivery",
+                    "artifacthub.io/provider": PROVIDER,
+                    "artifacthub.io/maintainers": format!("- name: {PROVIDER}\n  email: {MAIL}\n"),
+                    "artifacthub.io/recommendations": format!("- url: {HUB}/{}\n", beside(self.name)),
                 },
             },
-            "spec": spec,
+            "spec": self.spec(),
         })
+    }
+}
+
+const PROVIDER: &str = "Ferrovirt";
+const MAIL: &str = "maintainers@ferrovirt.example";
+/// Where the hub describes the contract that the Tasks keep.
+const HUB: &str = "https://artifacthub.io/packages/tekton-task/kubevirt-tekton-tasks";
+
+/// The Task that one comes to want beside another.
+fn beside(task: &str) -> &'static str {
+    match task {
+        "create-vm-from-manifest" | "create-vm-from-template" | "cleanup-vm" => "wait-for-vmi-status",
+        "generate-ssh-keys" => "execute-in-vm",
+        "execute-in-vm" => "generate-ssh-keys",
+        "wait-for-vmi-status" => "cleanup-vm",
+        "modify-data-object" | "copy-template" | "modify-vm-template" => "create-vm-from-manifest",
+        _ => "modify-data-object",
     }
 }
 

@@ -1,8 +1,11 @@
 //! The thirteen Tasks. Names of params, results and workspaces, and their defaults, are those that Pipelines of others use. Pure.
 
+mod disks;
+
 use serde_json::{Value, json};
 
-use super::task::{Images, Param, Task, mounted, result, step, text, with};
+use self::disks::{disk_uploader, disk_virt, modify_windows_iso_file};
+use super::task::{Images, Param, Task, mounted, result, step, text};
 use crate::lists::{BEGIN, END};
 
 /// Their names.
@@ -21,8 +24,6 @@ pub const NAMES: [&str; 13] = [
     "modify-windows-iso-file",
     "disk-uploader",
 ];
-/// Where the claim of a disk is mounted.
-const CLAIM: &str = "/mnt/targetpvc";
 const TEMPORARY: (&str, &str) = ("tmp", "/tmp");
 
 /// The Tasks: `image` holds the program, `disk_image` the tools of libguestfs as well.
@@ -413,105 +414,6 @@ fn wait_for_vmi_status(images: Images<'_>) -> Task {
         results: Vec::new(),
         workspaces: Vec::new(),
         steps: vec![plain("wait-for-vmi-status", images, &args(name, &flags, false))],
-        volumes: vec![temporary()],
-    }
-}
-
-fn claim(param: &str, name: &str) -> Value {
-    json!({ "name": name, "persistentVolumeClaim": { "claimName": format!("$(params.{param})") } })
-}
-
-/// Guests of libguestfs are QEMU's, which KVM makes quick.
-fn kvm() -> Value {
-    json!({ "limits": { "devices.kubevirt.io/kvm": "1" } })
-}
-
-fn disk_virt(name: &'static str, tool: &'static str, images: Images<'_>) -> Task {
-    let flags = [
-        ("virt-commands", "virtCommands"),
-        ("verbose", "verbose"),
-        ("additional-virt-options", "additionalVirtOptions"),
-    ];
-    let step = mounted(step("run", images.disk, &args(name, &flags, false)), &[TEMPORARY, ("targetpvc", CLAIM)]);
-    let step = with(step, json!({ "computeResources": kvm() }));
-    let (title, description) = match tool {
-        "virt-sysprep" => ("Disk Virt Sysprep", "Seals a disk with virt-sysprep, so that machines can be made of it."),
-        _ => ("Disk Virt Customize", "Customizes a disk with virt-customize."),
-    };
-    Task {
-        name,
-        title,
-        description,
-        params: vec![
-            needed("pvc", "The claim of the disk, which no machine may use."),
-            param("virtCommands", "Commands of the tool, one a line."),
-            switch("verbose", "Whether libguestfs says all that it does."),
-            param("additionalVirtOptions", "Further options of the tool."),
-        ],
-        results: Vec::new(),
-        workspaces: (1..=10).map(|number| format!("data{number:02}")).collect(),
-        steps: vec![step],
-        volumes: vec![temporary(), claim("pvc", "targetpvc")],
-    }
-}
-
-fn modify_windows_iso_file(images: Images<'_>) -> Task {
-    const EXTRACTED: (&str, &str) = ("extracted-iso", "/tmp/extracted-iso");
-    const NEW: (&str, &str) = ("new-iso", "/tmp/new-iso");
-    const TARGET: (&str, &str) = ("target-pvc", "/tmp/target-pvc");
-    let of = |name: &str, image: &str, mounts: &[(&str, &str)]| mounted(step(name, image, &[name.to_owned()]), mounts);
-    let room = |name: &str| json!({ "name": name, "emptyDir": { "sizeLimit": "12Gi" } });
-    Task {
-        name: "modify-windows-iso-file",
-        title: "Modify Windows ISO",
-        description: "Has an installation medium of Windows start without asking for a key.",
-        params: vec![needed("pvcName", "The claim of the medium.")],
-        results: Vec::new(),
-        workspaces: Vec::new(),
-        steps: vec![
-            with(
-                of("modify-iso-file", images.disk, &[TEMPORARY, EXTRACTED, TARGET]),
-                json!({ "computeResources": kvm() }),
-            ),
-            of("create-iso-file", images.disk, &[TEMPORARY, EXTRACTED, NEW]),
-            of("convert-iso-file", images.disk, &[TEMPORARY, NEW, TARGET]),
-        ],
-        volumes: vec![temporary(), room(EXTRACTED.0), room(NEW.0), claim("pvcName", TARGET.0)],
-    }
-}
-
-fn disk_uploader(images: Images<'_>) -> Task {
-    let flags = [
-        ("export-source-kind", "EXPORT_SOURCE_KIND"),
-        ("export-source-name", "EXPORT_SOURCE_NAME"),
-        ("volume-name", "VOLUME_NAME"),
-        ("image-destination", "IMAGE_DESTINATION"),
-        ("push-timeout", "PUSH_TIMEOUT"),
-        ("plain-http", "PLAIN_HTTP"),
-    ];
-    let mut args = args("disk-uploader", &flags, false);
-    args.push(result("digest-result", "digest"));
-    let mut step = mounted(step("disk-uploader-step", images.tasks, &args), &[TEMPORARY]);
-    let secret = |name: &str, key: &str| json!({ "name": name, "valueFrom": { "secretKeyRef": { "name": "$(params.SECRET_NAME)", "key": key } } });
-    if let Some(variables) = step["env"].as_array_mut() {
-        variables.extend([secret("ACCESS_KEY_ID", "accessKeyId"), secret("SECRET_KEY", "secretKey")]);
-    }
-    Task {
-        name: "disk-uploader",
-        title: "Disk Uploader",
-        description: "Sends a disk to a registry, as a containerDisk.",
-        params: vec![
-            needed("EXPORT_SOURCE_KIND", "vm, vmsnapshot or pvc."),
-            needed("EXPORT_SOURCE_NAME", "Its name."),
-            needed("VOLUME_NAME", "The volume."),
-            needed("IMAGE_DESTINATION", "The image: registry/path:tag."),
-            Param::Text("PUSH_TIMEOUT", "Minutes.", Some("120")),
-            switch("PLAIN_HTTP", "Whether the registry speaks HTTP without TLS."),
-            needed("SECRET_NAME", "A Secret with accessKeyId and secretKey of the registry."),
-        ],
-        results: vec![("digest", "The digest of the image.")],
-        workspaces: Vec::new(),
-        steps: vec![step],
         volumes: vec![temporary()],
     }
 }

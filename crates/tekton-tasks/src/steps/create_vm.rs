@@ -6,12 +6,12 @@ use std::time::Duration;
 use api::template::{self, Spec};
 use serde_json::{Value, json};
 
-use super::{program, templates};
+use super::{power, program, templates};
 use crate::cluster::VM;
 use crate::words::{Results, given, pairs, truth};
 use crate::{Cluster, Error};
 
-/// How long `virtctl create vm` may take, which asks nobody.
+/// How long `virtctl create vm` may take, which asks nobody, and how long a start is asked for.
 const PATIENCE: Duration = Duration::from_secs(60);
 const STRATEGIES: [&str; 5] = ["Always", "RerunOnFailure", "Manual", "Halted", "Once"];
 
@@ -130,7 +130,7 @@ async fn make(
     results.write(&name, namespace)?;
     tracing::info!("VirtualMachine {namespace}/{name} was created");
     if starts {
-        cluster.power(namespace, &name, "start").await?;
+        power::start(cluster, namespace, &name, PATIENCE).await?;
     }
     Ok(())
 }
@@ -149,8 +149,10 @@ fn change(manifest: &mut Value, then: &Then) -> Result<bool, Error> {
         // Both at once are refused.
         manifest["spec"].as_object_mut().map(|spec| spec.remove("running"));
     }
-    let runs = manifest["spec"]["runStrategy"] == "Always" || manifest["spec"]["running"] == true;
-    Ok(starts && !runs)
+    if !starts {
+        return Ok(false);
+    }
+    power::new_is_asked(&manifest["spec"]).map_err(|why| Error::param("startVM", why))
 }
 
 /// Has the machine go with the step's pod, where that is asked for.
@@ -195,6 +197,12 @@ mod tests {
         check(json!({ "running": true }), "", "Halted", Ok((json!({ "runStrategy": "Halted" }), false)));
         check(json!({}), "true", "Always", Ok((json!({ "runStrategy": "Always" }), false)));
         check(json!({ "running": true }), "true", "", Ok((json!({ "running": true }), false)));
+        for strategy in ["Once", "RerunOnFailure"] {
+            check(json!({}), "true", strategy, Ok((json!({ "runStrategy": strategy }), false)));
+        }
+        let receiver = json!({ "runStrategy": "WaitAsReceiver" });
+        check(receiver.clone(), "", "", Ok((receiver.clone(), false)));
+        check(receiver, "true", "", Err("startVM: its run strategy is WaitAsReceiver"));
         check(json!({}), "yes", "", Err("startVM"));
         check(json!({}), "", "Sometimes", Err("runStrategy: \"Sometimes\""));
     }

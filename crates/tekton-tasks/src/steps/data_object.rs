@@ -89,7 +89,11 @@ async fn create(
     if truth("allowReplace", &args.allow_replace)?
         && let Some(name) = manifest["metadata"]["name"].as_str()
     {
+        let held = cluster.get(kind, &namespace, name).await?;
         cluster.delete(kind, &namespace, name, patience).await?;
+        if let Some(uid) = held.filter(|_| kind == DATA_VOLUME).and_then(|held| held.metadata.uid) {
+            its_claim_goes(cluster, &namespace, name, &uid, patience).await?;
+        }
     }
     let name = cluster.create(kind, &namespace, &manifest).await?;
     args.results.write(&name, &namespace)?;
@@ -104,6 +108,20 @@ async fn create(
         Some(_) => Err(Error::Failed(format!("{} failed", what(kind, &namespace, &name)))),
         None => Err(Error::Failed(format!("{} was deleted by somebody else", what(kind, &namespace, &name)))),
     }
+}
+
+/// Waits until the claim of a DataVolume is gone, which goes after it: the next one would find a claim that is not its own.
+async fn its_claim_goes(
+    cluster: &Cluster,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+    patience: Duration,
+) -> Result<(), Error> {
+    let of = |claim: &DynamicObject| claim.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid);
+    let gone = |claim: Option<&DynamicObject>| !claim.is_some_and(of);
+    let late = format!("{} of the DataVolume that is replaced was not gone", what(CLAIM, namespace, name));
+    cluster.until(CLAIM, namespace, name, gone, patience, late).await.map(drop)
 }
 
 /// It is ready, has failed, or is gone.

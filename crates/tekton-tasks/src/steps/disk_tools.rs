@@ -49,7 +49,8 @@ pub async fn run(tool: &'static str, args: &Args) -> Result<u8, Error> {
 
 fn words(args: &Args, commands: &Path) -> Result<Vec<String>, Error> {
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let mut words = vec!["--add".to_owned(), text(&args.disk)];
+    // Disks of claims are raw. What a guest wrote at the head of its own must not be taken for a format that names other files.
+    let mut words = vec!["--format".to_owned(), "raw".to_owned(), "--add".to_owned(), text(&args.disk)];
     if given(&args.virt_commands).is_some() {
         words.extend(["--commands-from-file".to_owned(), text(commands)]);
     }
@@ -86,8 +87,8 @@ mod tests {
             };
             words(&args, Path::new("/c")).map(|words| words.join(" "))
         };
-        assert_eq!(of("install vim", "", "").unwrap(), "--add /d --commands-from-file /c");
-        assert_eq!(of("", "true", "--memsize '2048'").unwrap(), "--add /d --verbose -x --memsize 2048");
+        assert_eq!(of("install vim", "", "").unwrap(), "--format raw --add /d --commands-from-file /c");
+        assert_eq!(of("", "true", "--memsize '2048'").unwrap(), "--format raw --add /d --verbose -x --memsize 2048");
         assert!(of("", "", "'").is_err() && of("", "maybe", "").is_err());
     }
 }

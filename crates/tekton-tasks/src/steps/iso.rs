@@ -1,6 +1,7 @@
 //! modify-windows-iso-file: an installation medium of Windows starts without asking for a key, in three steps: unpack and exchange the
 //! programs that ask, pack again, write onto the disk. The tools are of the image.
 
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,21 +53,27 @@ pub struct Convert {
 /// # Errors
 /// When it cannot be unpacked, or is no medium of Windows.
 pub async fn modify(args: &Modify) -> Result<u8, Error> {
-    let archive = args.directory.join("files.tar");
     let text = |path: &Path| path.to_string_lossy().into_owned();
-    let words = ["--ro", "-a", &text(&args.disk), "-m", "/dev/sda", "tar-out", "/", &text(&archive)].map(str::to_owned);
-    let code = program::run("guestfish", &words, &disk_tools::variables(false), PATIENCE).await?;
+    let words = ["--ro", "--format=raw", "-a", &text(&args.disk), "-m", "/dev/sda", "tar-out", "/", "-"];
+    let directory = args.directory.clone();
+    // The archive goes by a pipe: there is no room for the medium twice.
+    let unpacking = move |archive| unpack(archive, &directory);
+    let variables = disk_tools::variables(false);
+    let code = program::piped("guestfish", &words.map(str::to_owned), &variables, PATIENCE, unpacking).await?;
     if code != 0 {
         return Ok(code);
     }
-    let file = std::fs::File::open(&archive).map_err(Error::file("read", &archive))?;
-    let mut tar = tar::Archive::new(std::io::BufReader::new(file));
-    // Files of a medium may not be written to, and are to be exchanged.
-    tar.set_preserve_permissions(false);
-    tar.unpack(&args.directory).map_err(Error::file("unpack into", &args.directory))?;
-    std::fs::remove_file(&archive).map_err(Error::file("remove", &archive))?;
     exchange(&args.directory)?;
     Ok(0)
+}
+
+fn unpack(archive: impl Read, directory: &Path) -> Result<(), Error> {
+    let mut tar = tar::Archive::new(BufReader::with_capacity(1 << 20, archive));
+    // Files of a medium may not be written to, and are to be exchanged.
+    tar.set_preserve_permissions(false);
+    tar.unpack(directory).map_err(Error::file("unpack into", directory))?;
+    // Who writes it fails if nobody reads the end, which is filled up with zeros.
+    std::io::copy(&mut tar.into_inner(), &mut std::io::sink()).map(drop).map_err(Error::file("unpack into", directory))
 }
 
 fn exchange(directory: &Path) -> Result<(), Error> {
@@ -129,6 +136,24 @@ pub async fn convert(args: &Convert) -> Result<u8, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_is_unpacked_as_it_is_read_and_takes_no_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o444);
+        header.set_size(3);
+        tar.append_data(&mut header, "boot/a", &b"abc"[..]).unwrap();
+        let mut bytes = tar.into_inner().unwrap();
+        bytes.extend([0; 100_000]);
+        let mut archive = &bytes[..];
+        unpack(&mut archive, dir.path()).unwrap();
+        assert!(archive.is_empty(), "it is read to its end");
+        assert_eq!(std::fs::read_to_string(dir.path().join("boot/a")).unwrap(), "abc");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(unpack(&bytes[..600], dir.path()).is_err(), "an archive that breaks off is no medium");
+    }
 
     #[test]
     fn what_asks_for_a_key_is_exchanged() {

@@ -1,4 +1,8 @@
-//! Conditions on fields, in the grammar of label selectors: `status.phase == Running, metadata.labels.a in (b, c)`. Pure.
+//! Conditions on fields, in the grammar of label selectors: `status.phase == Running, metadata.labels.a in (b, c)`. A key that is no
+//! plain word is in brackets: `metadata.annotations['kubevirt.io/a.b']`. Pure.
+
+use std::iter::Peekable;
+use std::str::Chars;
 
 use serde_json::Value;
 
@@ -34,7 +38,9 @@ impl Selector {
     /// # Errors
     /// A sentence about what cannot be read.
     pub fn parse(text: &str) -> Result<Self, String> {
-        split(text)?.iter().map(|part| Part::parse(part)).collect::<Result<_, _>>().map(Self)
+        let mut reader = Reader(text.chars().peekable());
+        let parts = reader.parts().map_err(|why| format!("{text:?}: {why}"))?;
+        Ok(Self(parts))
     }
 
     /// Whether all parts hold for `object`.
@@ -43,64 +49,7 @@ impl Selector {
     }
 }
 
-/// The parts between commas that are not within parentheses.
-fn split(text: &str) -> Result<Vec<String>, String> {
-    let (mut parts, mut part, mut within) = (Vec::new(), String::new(), false);
-    for c in text.chars() {
-        match c {
-            '(' if within => return Err(format!("{text:?}: a parenthesis within another")),
-            '(' => within = true,
-            ')' if !within => return Err(format!("{text:?}: a parenthesis is closed that was not opened")),
-            ')' => within = false,
-            ',' if !within => {
-                parts.push(std::mem::take(&mut part));
-                continue;
-            }
-            _ => {}
-        }
-        part.push(c);
-    }
-    if within {
-        return Err(format!("{text:?}: a parenthesis is not closed"));
-    }
-    parts.push(part);
-    let parts: Vec<String> = parts.iter().map(|part| part.trim().to_owned()).collect();
-    match parts.as_slice() {
-        [only] if only.is_empty() => Ok(Vec::new()),
-        parts if parts.iter().any(String::is_empty) => Err(format!("{text:?}: there is nothing between two commas")),
-        _ => Ok(parts),
-    }
-}
-
 impl Part {
-    fn parse(text: &str) -> Result<Self, String> {
-        let of = |path: &str, test: Test| Ok(Part { path: path_of(path)?, test });
-        if let Some(path) = text.strip_prefix('!') {
-            return of(path, Test::Missing);
-        }
-        for (word, negative) in [(" notin ", true), (" notin(", true), (" in ", false), (" in(", false)] {
-            if let Some((path, rest)) = text.split_once(word) {
-                let rest = if word.ends_with('(') { rest } else { rest.trim().strip_prefix('(').unwrap_or_default() };
-                let list = rest.trim().strip_suffix(')').filter(|list| !list.trim().is_empty());
-                let list = list.ok_or_else(|| format!("{text:?}: write the values as (a, b)"))?;
-                let values = list.split(',').map(|value| value_of(text, value)).collect::<Result<_, _>>()?;
-                return of(path, if negative { Test::NotIn(values) } else { Test::In(values) });
-            }
-        }
-        for (word, test) in [("!=", Test::NotIn as fn(Vec<String>) -> Test), ("==", Test::In), ("=", Test::In)] {
-            if let Some((path, value)) = text.split_once(word) {
-                return of(path, test(vec![value_of(text, value)?]));
-            }
-        }
-        for (word, test) in [(">", Test::Above as fn(f64) -> Test), ("<", Test::Below)] {
-            if let Some((path, value)) = text.split_once(word) {
-                let number = value.trim().parse().map_err(|_| format!("{text:?}: {:?} is no number", value.trim()))?;
-                return of(path, test(number));
-            }
-        }
-        of(text, Test::Exists)
-    }
-
     fn holds(&self, object: &Value) -> bool {
         let found = self.path.iter().try_fold(object, |at, key| match key {
             Key::Field(name) => at.get(name),
@@ -120,33 +69,211 @@ impl Part {
     }
 }
 
-fn value_of(part: &str, text: &str) -> Result<String, String> {
-    let text = text.trim().trim_matches(['"', '\'']);
-    if text.contains(['=', '!', '(', ')', '<', '>']) || text.contains(char::is_whitespace) {
-        return Err(format!("{part:?}: {text:?} is no value"));
+/// Maps whose keys may have a prefix that is no domain, and so need no brackets.
+const MAPS: [&str; 2] = ["labels", "annotations"];
+
+/// Reads from left to right, so that what is quoted stays as it is.
+struct Reader<'a>(Peekable<Chars<'a>>);
+
+impl Reader<'_> {
+    fn parts(&mut self) -> Result<Vec<Part>, String> {
+        let mut parts = Vec::new();
+        if self.next_is_none() {
+            return Ok(parts);
+        }
+        loop {
+            parts.push(self.part()?);
+            if self.next_is_none() {
+                return Ok(parts);
+            }
+            if !self.takes(',') {
+                return Err(format!(
+                    "{:?} is behind a part that is complete: write a comma between parts",
+                    self.rest()
+                ));
+            }
+        }
     }
-    Ok(text.to_owned())
+
+    fn part(&mut self) -> Result<Part, String> {
+        if matches!(self.peek(), None | Some(',')) {
+            return Err("there is nothing on one side of a comma".to_owned());
+        }
+        if self.takes('!') {
+            return Ok(Part { path: self.path()?, test: Test::Missing });
+        }
+        let path = self.path()?;
+        let test = match self.peek() {
+            Some('=') => {
+                self.takes('=');
+                self.0.next_if_eq(&'=');
+                Test::In(vec![self.value()?])
+            }
+            Some('!') => {
+                self.takes('!');
+                if self.0.next_if_eq(&'=').is_none() {
+                    return Err("write a test as == or !=".to_owned());
+                }
+                Test::NotIn(vec![self.value()?])
+            }
+            Some('>') => {
+                self.takes('>');
+                Test::Above(self.number()?)
+            }
+            Some('<') => {
+                self.takes('<');
+                Test::Below(self.number()?)
+            }
+            None | Some(',') => Test::Exists,
+            Some(_) => match self.word(char::is_alphabetic).as_str() {
+                "in" => Test::In(self.values()?),
+                "notin" => Test::NotIn(self.values()?),
+                other => {
+                    return Err(format!(
+                        "{:?} is no test: write ==, !=, <, >, in or notin",
+                        other.to_owned() + &self.rest()
+                    ));
+                }
+            },
+        };
+        Ok(Part { path, test })
+    }
+
+    /// `.a.b[0]['c.d']`.
+    fn path(&mut self) -> Result<Vec<Key>, String> {
+        let is_map =
+            |path: &[Key]| path.last().is_some_and(|key| MAPS.iter().any(|map| *key == Key::Field((*map).to_owned())));
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/');
+        self.peek();
+        let (mut path, mut stray) = (Vec::new(), None);
+        let mut needs_field = self.0.next_if_eq(&'.').is_some() || self.0.peek() != Some(&'[');
+        loop {
+            if needs_field {
+                let field = self.word(plain);
+                if field.is_empty() {
+                    return Err(format!("{:?} is no path of fields: write it as status.phase", self.rest()));
+                }
+                if field.contains('/') && !is_map(&path) {
+                    stray.get_or_insert_with(|| field.clone());
+                }
+                path.push(Key::Field(field));
+            }
+            needs_field = self.0.next_if_eq(&'.').is_some();
+            if !needs_field {
+                if self.0.next_if_eq(&'[').is_none() {
+                    break;
+                }
+                path.push(self.bracketed()?);
+            }
+        }
+        addressable(&path)?;
+        match stray {
+            None => Ok(path),
+            Some(field) => {
+                Err(format!("no field is called {field:?}: write a key of a map in brackets, as ['kubevirt.io/name']"))
+            }
+        }
+    }
+
+    fn bracketed(&mut self) -> Result<Key, String> {
+        let key = match self.quoted()? {
+            Some(key) => Key::Field(key),
+            None => {
+                let index = self.word(|c| c.is_ascii_digit());
+                let wrong = || format!("{index:?} is no index: write a key in brackets as ['kubevirt.io/name']");
+                Key::Index(index.parse().map_err(|_| wrong())?)
+            }
+        };
+        if self.takes(']') { Ok(key) } else { Err("a bracket is not closed".to_owned()) }
+    }
+
+    /// `(a, 'b c')`.
+    fn values(&mut self) -> Result<Vec<String>, String> {
+        if !self.takes('(') {
+            return Err("write the values as (a, b)".to_owned());
+        }
+        if self.takes(')') {
+            return Err("there is no value: write them as (a, b)".to_owned());
+        }
+        let mut values = vec![self.value()?];
+        while self.takes(',') {
+            values.push(self.value()?);
+        }
+        if self.takes(')') { Ok(values) } else { Err("a parenthesis is not closed".to_owned()) }
+    }
+
+    /// A value, which may be empty, as of a label.
+    fn value(&mut self) -> Result<String, String> {
+        self.peek();
+        if let Some(text) = self.quoted()? {
+            return Ok(text);
+        }
+        let ends = |c: char| {
+            c.is_whitespace() || matches!(c, ',' | '(' | ')' | '=' | '!' | '<' | '>' | '[' | ']' | '\'' | '"')
+        };
+        Ok(self.word(|c| !ends(c)))
+    }
+
+    fn number(&mut self) -> Result<f64, String> {
+        let text = self.value()?;
+        text.parse().ok().filter(|number: &f64| !number.is_nan()).ok_or_else(|| format!("{text:?} is no number"))
+    }
+
+    fn quoted(&mut self) -> Result<Option<String>, String> {
+        let Some(mark) = self.0.next_if(|c| matches!(c, '\'' | '"')) else { return Ok(None) };
+        let text = self.word(|c| c != mark);
+        match self.0.next() {
+            Some(_) => Ok(Some(text)),
+            None => Err("a quotation mark is not closed".to_owned()),
+        }
+    }
+
+    fn word(&mut self, of: impl Fn(char) -> bool) -> String {
+        let mut text = String::new();
+        while let Some(c) = self.0.next_if(|c| of(*c)) {
+            text.push(c);
+        }
+        text
+    }
+
+    /// What is next behind blanks.
+    fn peek(&mut self) -> Option<char> {
+        while self.0.next_if(|c| c.is_whitespace()).is_some() {}
+        self.0.peek().copied()
+    }
+
+    fn takes(&mut self, mark: char) -> bool {
+        self.peek();
+        self.0.next_if_eq(&mark).is_some()
+    }
+
+    fn next_is_none(&mut self) -> bool {
+        self.peek().is_none()
+    }
+
+    fn rest(&self) -> String {
+        self.0.clone().collect()
+    }
 }
 
-/// `a.b[0].c`.
-fn path_of(text: &str) -> Result<Vec<Key>, String> {
-    let text = text.trim().trim_start_matches('.');
-    let wrong = || format!("{text:?} is no path of fields: write it as status.phase");
-    let mut path = Vec::new();
-    for word in text.split('.') {
-        let mut parts = word.split('[');
-        let field = parts.next().unwrap_or_default();
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '/');
-        if field.is_empty() || !field.chars().all(plain) {
-            return Err(wrong());
+/// Refuses paths that can lead nowhere, for which one would wait until the end: no field has a slash, and labels and annotations have
+/// texts beneath their keys.
+fn addressable(path: &[Key]) -> Result<(), String> {
+    let fields: Option<Vec<&str>> = path
+        .iter()
+        .map(|key| match key {
+            Key::Field(name) => Some(name.as_str()),
+            Key::Index(_) => None,
+        })
+        .collect();
+    let fields = fields.unwrap_or_default();
+    match fields.as_slice() {
+        ["metadata", map @ ("labels" | "annotations"), first, rest @ ..] if !rest.is_empty() => {
+            let key = [&[*first], rest].concat().join(".");
+            Err(format!("there is nothing beneath a key of {map}: write it as metadata.{map}['{key}']"))
         }
-        path.push(Key::Field(field.to_owned()));
-        for index in parts {
-            let index = index.strip_suffix(']').and_then(|index| index.parse().ok()).ok_or_else(wrong)?;
-            path.push(Key::Index(index));
-        }
+        _ => Ok(()),
     }
-    Ok(path)
 }
 
 #[cfg(test)]
@@ -160,7 +287,8 @@ mod tests {
     fn check(text: &str, expect: Result<bool, &str>) {
         let object = json!({
             "status": { "phase": "Running", "interfaces": [{ "ip": "10.0.0.1" }], "ready": true, "count": 3 },
-            "metadata": { "labels": { "a": "b" } },
+            "metadata": { "labels": { "a": "b", "team/x": "" }, "annotations": { "a.b/c": "x, y", "d": "1" } },
+            "spec": { "nodeSelector": { "kubernetes.io/hostname": "n" } },
         });
         match (Selector::parse(text).map(|selector| selector.holds(&object)), expect) {
             (Ok(found), Ok(expect)) => assert_eq!(found, expect, "{text}"),
@@ -186,20 +314,46 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_that_are_no_plain_words_are_quoted() {
+        check("metadata.annotations['a.b/c'] == 'x, y', status.ready=true", Ok(true));
+        check("metadata.annotations[\"a.b/c\"] in (z, \"x, y\")", Ok(true));
+        check("!metadata.annotations['a.b/d']", Ok(true));
+        check("['metadata']['annotations']['a.b/c']", Ok(true));
+        check("spec.nodeSelector['kubernetes.io/hostname'] notin (m)", Ok(true));
+        check("metadata.labels.team/x=, metadata.labels.a notin (x,)", Ok(true));
+        check("metadata.annotations['a.b/c", Err("quotation mark is not closed"));
+        check("metadata.annotations['a.b/c' == x", Err("bracket is not closed"));
+        check("metadata.annotations[a.b/c] == x", Err("no index"));
+        check("status.phase == 'a", Err("quotation mark is not closed"));
+    }
+
+    /// It would be waited for without end.
+    #[test]
+    fn what_no_path_leads_to_is_refused() {
+        check("metadata.annotations.a.b/c == x", Err("write it as metadata.annotations['a.b/c']"));
+        check("metadata.labels.kubevirt.io == x", Err("write it as metadata.labels['kubevirt.io']"));
+        check("spec.nodeSelector.kubernetes.io/hostname == n", Err("in brackets"));
+    }
+
+    #[test]
     fn what_is_no_condition_is_refused() {
         check("status.phase in Failed", Err("write the values as"));
         check("status.phase in (", Err("not closed"));
-        check("a)", Err("not opened"));
-        check("a,,b", Err("nothing between"));
+        check("status.phase in ()", Err("no value"));
+        check("status.phase ! x", Err("as == or !="));
+        check("a)", Err("no test"));
+        check("a == b)", Err("behind a part"));
+        check("a,,b", Err("nothing on one side"));
+        check("a,", Err("nothing on one side"));
         check("status..phase == x", Err("no path"));
         check("a > b", Err("no number"));
-        check("a == b c", Err("no value"));
-        check("a b", Err("no path"));
+        check("a == b c", Err("behind a part"));
+        check("a b", Err("no test"));
     }
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[a-z.,()!=<> \\[\\]0-9]{0,40}") {
+        fn no_text_makes_it_panic(text in "[a-z.,()!=<> '\"/\\[\\]0-9]{0,40}") {
             if let Ok(selector) = Selector::parse(&text) {
                 selector.holds(&json!({ "a": [{ "b": 1 }] }));
             }

@@ -82,7 +82,11 @@ pub async fn run(cluster: &Cluster, args: &Args) -> Result<(), Error> {
     }
     let secret = json!({ "metadata": metadata(&args.private_key_secret_name, "private-key-"), "type": "kubernetes.io/ssh-auth", "data": data });
     let private_name = cluster.create(SECRET, &private_at, &secret).await?;
-    let public_name = publish(cluster, &public_at, given(&args.public_key_secret_name), &public).await?;
+    let published = publish(cluster, &public_at, given(&args.public_key_secret_name), &public).await;
+    let public_name = match published {
+        Ok(name) => name,
+        Err(error) => return Err(undo(cluster, &private_at, &private_name, error).await),
+    };
     let results = &args.results;
     for (file, text) in [
         (&results.public_key_secret_name_result, &public_name),
@@ -95,6 +99,14 @@ pub async fn run(cluster: &Cluster, args: &Args) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Takes away the private key, whose public key is nowhere; why it is so.
+async fn undo(cluster: &Cluster, namespace: &str, name: &str, error: Error) -> Error {
+    match cluster.remove(SECRET, namespace, name).await {
+        Ok(_) => error,
+        Err(more) => Error::Together { told: format!("{}; {}", kit::Chain(&error), kit::Chain(&more)), code: 1 },
+    }
 }
 
 fn options(all: &[String]) -> Result<Vec<(String, String)>, Error> {

@@ -1,13 +1,17 @@
-//! wait-for-vmi-status: until fields of an instance are as they are to be. How long is the TaskRun's business, which has a timeout.
+//! wait-for-vmi-status: until fields of an instance are as they are to be.
+
+use std::time::Duration;
 
 use kube::api::DynamicObject;
-use kube::runtime::wait;
 use serde_json::Value;
 
 use super::selector::Selector;
 use crate::cluster::{VMI, what};
 use crate::words::given;
 use crate::{Cluster, Error};
+
+/// A TaskRun ends sooner, which has a timeout.
+const PATIENCE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Params of wait-for-vmi-status.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -48,10 +52,9 @@ pub async fn run(cluster: &Cluster, args: &Args) -> Result<(), Error> {
     let ended = |object: Option<&DynamicObject>| {
         object.is_some_and(|object| holds(&failure, object) || holds(&success, object))
     };
-    let found = wait::await_condition(cluster.api(VMI, namespace), &args.vmi_name, ended).await;
     let name = what(VMI, namespace, &args.vmi_name);
-    let found = found.map_err(|error| Error::Failed(format!("cannot watch {name}: {error}")))?;
-    match found {
+    let late = format!("{name}: neither condition held");
+    match cluster.until(VMI, namespace, &args.vmi_name, ended, PATIENCE, late).await? {
         Some(object) if holds(&failure, &object) => {
             Err(Error::Failed(format!("{name}: the failure condition {:?} holds", args.failure_condition)))
         }

@@ -4,4 +4,8 @@
 mod cluster;
 mod machines;
 mod objects;
+mod power;
+mod sessions;
 mod templates;
+mod uploads;
+mod windows;

@@ -1,5 +1,7 @@
 //! Tasks about disks and keys. CDI's controller is played by the tests.
 
+use std::sync::atomic::Ordering;
+
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -72,6 +74,67 @@ async fn a_disk_that_fails_or_does_not_come_is_a_failure() {
     let late = cluster.run("modify-data-object", &wait("1s")).await;
     assert!(refusal(late).contains("DataVolume ci/disk was not ready after 1 s"));
     assert!(refusal(cluster.run("modify-data-object", &wait("soon")).await).contains("param timeout"));
+}
+
+#[tokio::test]
+async fn a_wait_that_is_over_says_why_nothing_was_known() {
+    let cluster = cluster().await;
+    cluster.broken.store(u32::MAX, Ordering::SeqCst);
+    let params =
+        [("manifest", json!(manifest("1Gi").to_string())), ("waitForSuccess", json!("true")), ("timeout", json!("1s"))];
+    let said = refusal(cluster.run("modify-data-object", &params).await);
+    assert!(said.contains("DataVolume ci/disk was not ready after 1 s: "), "{said}");
+    assert!(said.contains("the server is being started anew"), "{said}");
+}
+
+/// A disk of the same name takes the place of another only when that one's claim is gone, too.
+#[tokio::test]
+async fn the_claim_of_a_disk_that_is_replaced_goes_first() {
+    let cluster = cluster().await;
+    let params = |size: &str| [("manifest", json!(manifest(size).to_string())), ("allowReplace", json!("true"))];
+    cluster.run("modify-data-object", &params("1Gi")).await.unwrap();
+    let uid = cluster.get(&volume("disk")).await.unwrap()["metadata"]["uid"].clone();
+    let claim = format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/disk");
+    cluster
+        .apply(json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": "disk", "namespace": NAMESPACE,
+                "ownerReferences": [{ "apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk", "uid": uid }],
+            },
+            "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } },
+        }))
+        .await;
+    let collecting = async {
+        cluster.gone(&volume("disk")).await;
+        cluster.merge(&claim, json!({ "metadata": { "finalizers": null } })).await;
+        assert!(cluster.get(&volume("disk")).await.is_none(), "it waits for the claim");
+        cluster.delete(&claim).await;
+    };
+    let again = params("2Gi");
+    let (done, ()) = tokio::join!(cluster.run("modify-data-object", &again), collecting);
+    done.unwrap();
+    let held = cluster.get(&volume("disk")).await.unwrap();
+    assert_eq!(held.pointer("/spec/storage/resources/requests/storage").unwrap(), "2Gi");
+    assert!(cluster.get(&claim).await.is_none());
+}
+
+/// Where the public key cannot go, nobody has the private one.
+#[tokio::test]
+async fn a_private_key_without_its_public_key_is_taken_back() {
+    let cluster = cluster().await;
+    cluster.apply(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "others" } })).await;
+    for name in ["keys", ""] {
+        let params = [
+            ("publicKeySecretName", json!(name)),
+            ("publicKeySecretNamespace", json!("others")),
+            ("additionalSSHKeygenOptions", json!("-t ed25519")),
+        ];
+        let said = refusal(cluster.run("generate-ssh-keys", &params).await);
+        assert!(said.contains("Secret others/") && said.contains("forbidden"), "{said}");
+        let left = cluster.get(&format!("/api/v1/namespaces/{NAMESPACE}/secrets")).await.unwrap();
+        assert_eq!(left["items"], json!([]));
+    }
 }
 
 #[tokio::test]

@@ -74,3 +74,67 @@ async fn what_cannot_be_done_with_a_template_is_said() {
     assert!(refusal(cluster.run("copy-template", &own).await).contains("replaced by its own copy"));
     assert!(cluster.get(&template("small")).await.is_some());
 }
+
+/// OpenShift's kind, which its own server serves.
+fn kind_of_openshift() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "templates.template.openshift.io" },
+        "spec": {
+            "group": "template.openshift.io", "scope": "Namespaced",
+            "names": { "kind": "Template", "plural": "templates", "singular": "template" },
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            } } }],
+        },
+    })
+}
+
+#[tokio::test]
+async fn a_template_of_openshift_is_copied_changed_used_and_deleted() {
+    let cluster = cluster().await;
+    cluster.apply(kind_of_openshift()).await;
+    let at = |name: &str| format!("/apis/template.openshift.io/v1/namespaces/{NAMESPACE}/templates/{name}");
+    cluster.there(&format!("/apis/template.openshift.io/v1/namespaces/{NAMESPACE}/templates")).await;
+    // One of each kind: that of OpenShift is the one that is meant.
+    cluster.apply(small()).await;
+    cluster
+        .apply(json!({
+            "apiVersion": "template.openshift.io/v1", "kind": "Template",
+            "metadata": {
+                "name": "small", "namespace": NAMESPACE,
+                "labels": { "team": "b", "template.kubevirt.io/type": "base" },
+            },
+            "parameters": [{ "name": "NAME", "required": true }],
+            "objects": [{
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": { "name": "${NAME}" },
+                "spec": { "runStrategy": "Halted", "template": { "spec": { "domain": { "devices": {} } } } },
+            }],
+        }))
+        .await;
+    let copy = [("sourceTemplateName", json!("small")), ("targetTemplateName", json!("big"))];
+    cluster.run("copy-template", &copy).await.unwrap();
+    let made = cluster.get(&at("big")).await.unwrap();
+    assert_eq!(made["metadata"]["labels"], json!({ "team": "b" }), "a copy of a common template is none");
+    assert!(cluster.get(&template("big")).await.is_none());
+    let modify = [
+        ("templateName", json!("big")),
+        ("memory", json!("2Gi")),
+        ("vmAnnotations", json!(["size:big"])),
+        ("templateParameters", json!([r#"{"name":"ZONE","value":"east"}"#])),
+        ("volumes", json!([r#"{"name":"data","emptyDisk":{"capacity":"1Gi"}}"#])),
+    ];
+    cluster.run("modify-vm-template", &modify).await.unwrap();
+    let changed = cluster.get(&at("big")).await.unwrap();
+    assert_eq!(changed["parameters"][1], json!({ "name": "ZONE", "value": "east" }));
+    let create = [("templateName", json!("big")), ("templateParams", json!(["NAME:vm1"]))];
+    cluster.run("create-vm-from-template", &create).await.unwrap();
+    let machine =
+        cluster.get(&format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/vm1")).await.unwrap();
+    assert_eq!(machine["metadata"]["annotations"]["size"], "big");
+    let spec = machine.pointer("/spec/template/spec").unwrap();
+    assert_eq!((&spec["domain"]["memory"]["guest"], &spec["volumes"][0]["name"]), (&json!("2Gi"), &json!("data")));
+    let delete = [("templateName", json!("big")), ("deleteTemplate", json!("true"))];
+    cluster.run("modify-vm-template", &delete).await.unwrap();
+    assert!(cluster.get(&at("big")).await.is_none());
+}

@@ -14,7 +14,7 @@ pub const KINDS: [&str; 2] = ["Task", "Pipeline"];
 /// All of it.
 pub fn render(namespace: &str, [steps, guestfs]: &[String; 2], version: &str) -> Vec<Value> {
     let mut out = manifests::tasks(steps, guestfs, version);
-    out.extend(manifests::pipelines(version));
+    out.extend(manifests::pipelines(namespace, steps, version));
     out.extend(manifests::config_maps());
     for manifest in &mut out {
         manifest["metadata"]["namespace"] = namespace.into();

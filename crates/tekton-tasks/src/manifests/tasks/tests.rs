@@ -69,3 +69,41 @@ fn results_and_workspaces_are_those_that_pipelines_use() {
     assert_eq!(declared(&find("disk-virt-customize")["workspaces"]).len(), 10);
     assert_eq!(find("cleanup-vm")["params"].as_array().unwrap().len(), 9);
 }
+
+#[test]
+fn steps_take_what_their_tools_need() {
+    let all = tasks("i", "d", "v");
+    let step =
+        |name: &str| all.iter().find(|task| task["metadata"]["name"] == name).unwrap()["spec"]["steps"][0].clone();
+    let taken = |name: &str| step(name)["computeResources"].clone();
+    let devices = |names: &[&str]| -> Value {
+        json!({ "limits": names.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1"))).collect::<serde_json::Map<_, _>>() })
+    };
+    for name in ["disk-virt-customize", "disk-virt-sysprep"] {
+        assert_eq!(taken(name), devices(&["kvm", "tun", "vhost-net"]), "{name}");
+        // What libguestfs puts together is in a volume, at the place that it is told.
+        let mounts = step(name)["volumeMounts"].clone();
+        let mount = mounts.as_array().unwrap().iter().find(|mount| mount["name"] == "guestfsappliance").unwrap();
+        let variable = json!({ "name": "LIBGUESTFS_CACHEDIR", "value": mount["mountPath"] });
+        assert!(step(name)["env"].as_array().unwrap().contains(&variable), "{name}");
+    }
+    assert_eq!(taken("modify-windows-iso-file"), devices(&["kvm"]));
+    let memory = json!({ "requests": { "memory": "3Gi" }, "limits": { "memory": "5Gi" } });
+    assert_eq!(taken("disk-uploader"), memory);
+}
+
+/// As the hub reads them: lists in YAML, which name somebody, and Tasks that are there.
+#[test]
+fn the_hub_is_told_who_keeps_a_task_and_what_goes_with_it() {
+    for task in tasks("i", "d", "v") {
+        let said = &task["metadata"]["annotations"];
+        let list = |name: &str| -> Value { serde_saphyr::from_str(said[name].as_str().unwrap()).unwrap() };
+        let keeper = list("artifacthub.io/maintainers");
+        assert!(
+            keeper[0]["name"] == said["artifacthub.io/provider"] && keeper[0]["email"].as_str().unwrap().contains('@')
+        );
+        let recommended = list("artifacthub.io/recommendations");
+        let other = recommended[0]["url"].as_str().unwrap().rsplit('/').next().unwrap();
+        assert!(NAMES.contains(&other) && task["metadata"]["name"] != other, "{other}");
+    }
+}
