@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
+//!                                  |-> ipam: VMIs and their pods --webhook--> an IPAMClaim for each network that keeps addresses
 //!                                  |-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
 //!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
 
 pub mod bridge_marker;
 mod error;
+pub mod ipam;
 pub mod kubemacpool;
 pub mod operator;
 pub mod release;

@@ -61,6 +61,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
     ("bridge-marker", components::bridge_marker, ""),
+    ("kubevirt-ipam-controller", components::ipam_controller, ""),
     ("secondary-dns", components::secondary_dns, ""),
     ("tekton-task", components::tekton_task, ""),
     ("ssp-operator", components::ssp_operator, ""),

@@ -86,6 +86,7 @@ const COMPONENTS: [&str; 33] = [
     "bridge-marker",
     "cluster-network-addons-operator",
     "kubemacpool",
+    "kubevirt-ipam-controller",
     "virt-network-resources-injector",
     "hyperconverged-cluster-operator",
     "hyperconverged-cluster-webhook",

@@ -6,7 +6,7 @@ use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use super::operands::{self, DEFINITION};
+use super::operands::{self, CLAIMS, DEFINITION};
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
 
 const OBJECT: &str =
@@ -38,7 +38,7 @@ pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
     let mut out = Documents::new();
     out.add(&json!({
         "apiVersion": "networkaddonsoperator.network.kubevirt.io/v1", "kind": "NetworkAddonsConfig",
-        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "linuxBridge": {}, "kubeMacPool": {} },
+        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "linuxBridge": {}, "kubeMacPool": {}, "kubevirtIpamController": {} },
     }))?;
     Ok(out.into_text())
 }
@@ -50,7 +50,7 @@ fn labels() -> Value {
 fn rights() -> Vec<Value> {
     let group = "networkaddonsoperator.network.kubevirt.io";
     let mut definition = rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["patch"]);
-    definition["resourceNames"] = json!([DEFINITION.0]);
+    definition["resourceNames"] = json!([DEFINITION.0, CLAIMS.0]);
     let mut rules = vec![
         rule(group, &["networkaddonsconfigs"], &["get", "list", "watch", "patch", "update"]),
         rule(group, &["networkaddonsconfigs/status", "networkaddonsconfigs/finalizers"], &["get", "patch", "update"]),
