@@ -1,3 +1,5 @@
+//! Launchers, and users who write into the annotations of machines and pods what is not for them.
+
 use super::*;
 use crate::ipam::claim::{ClaimSpec, Kind, Owner, Wanted};
 use crate::ipam::plan::Primary;
