@@ -7,6 +7,7 @@
 //! What was made is recorded on disk, so that it is taken back by whichever life of this process stops the sandbox, also after
 //! a power cut. A sandbox in which not everything was made is never used.
 
+mod claim;
 mod definition;
 mod inspect;
 mod pool;
@@ -17,6 +18,7 @@ mod status;
 
 use std::path::PathBuf;
 
+use claim::Claim;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
@@ -39,6 +41,8 @@ const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 pub(crate) struct Wanted {
     selected: Selected,
     network: Network,
+    /// What has the addresses, where they outlive the pod.
+    claim: Option<Claim>,
 }
 
 fn dirs() -> Vec<PathBuf> {
@@ -62,13 +66,22 @@ pub(crate) async fn wanted(context: &Context, pod: &Pod) -> Result<Vec<Wanted>> 
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut out = Vec::new();
     for selected in selection::parse(text, namespace).map_err(Error::Invalid)? {
-        let network = definition(context, pod, &selected).await?;
-        out.push(Wanted { selected, network });
+        let (network, persists) = definition(context, pod, &selected).await?;
+        let mut claim = None;
+        if let Some(reference) = &selected.claim {
+            pool::keeps(&network, persists).map_err(|what| {
+                let title = format!("{}/{}", selected.namespace, selected.name);
+                Error::Invalid(format!("ipam-claim-reference {} of {title}: {what}", reference.name))
+            })?;
+            claim = Some(claim::read(&context.client, pod, &selected, reference, &network).await?);
+        }
+        out.push(Wanted { selected, network, claim });
     }
     Ok(out)
 }
 
-async fn definition(context: &Context, pod: &Pod, selected: &Selected) -> Result<Network> {
+/// The network, and whether addresses on it may outlive pods.
+async fn definition(context: &Context, pod: &Pod, selected: &Selected) -> Result<(Network, bool)> {
     let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
     let kind = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
     let (namespace, name) = (&selected.namespace, &selected.name);
@@ -88,7 +101,7 @@ async fn definition(context: &Context, pod: &Pod, selected: &Selected) -> Result
     let config = found.data["spec"]["config"].as_str().unwrap_or_default();
     let mut network = definition::parse(config, namespace, name).map_err(Error::Invalid)?;
     definition::add_arguments(&mut network, &selected.arguments);
-    Ok(network)
+    Ok((network, definition::persists(config)))
 }
 
 /// Says that a sandbox is about to be made for a pod with networks: until [`attach`] has ended it is not to be used.
@@ -106,7 +119,7 @@ pub(crate) async fn attach(context: &Context, pod: &Pod, id: &str, all: Vec<Want
     let records = records(context);
     let mut record = Record::default();
     let mut interfaces = vec![inspect::of_pod_network(&netns).await];
-    for Wanted { selected, network } in all {
+    for Wanted { selected, network, claim } in all {
         let title = format!("{}/{}", selected.namespace, selected.name);
         let attachment = Attachment {
             container: id.to_owned(),
@@ -122,8 +135,8 @@ pub(crate) async fn attach(context: &Context, pod: &Pod, id: &str, all: Vec<Want
         };
         let Some(entry) = record.entries.last_mut() else { continue };
         let interface = selected.interface.as_str();
-        let taker = Taker { namespace: &namespace, pod: &name, sandbox: id, interface };
-        let taken = pool::take(context, &mut entry.network, &taker, &mut entry.leases).await;
+        let taker = Taker { namespace: &namespace, pod: &name, sandbox: id, interface, claim: claim.as_ref() };
+        let taken = pool::take(&context.client, &mut entry.network, &taker, &mut entry.leases).await;
         // Before the plugin is run: what it has made when it is interrupted is found again.
         records.save(id, &record)?;
         taken.map_err(|error| failed(kit::Chain(&error)))?;
@@ -187,7 +200,7 @@ pub(crate) async fn detach(context: &Context, id: &str) -> Result<()> {
             let interface = &entry.attachment.interface;
             tracing::warn!(sandbox = id, interface, error = %kit::Chain(&error), "a network was not left properly");
         }
-        pool::give_back(context, &entry.leases).await?;
+        pool::give_back(&context.client, &entry.leases).await?;
     }
     records.remove(id)
 }
