@@ -3,12 +3,14 @@
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
 //!                                  |-> multus: networks beside the pods' own, where the kubelets attach none
+//!                                  |-> ipam: VMIs and their pods --webhook--> an IPAMClaim for each network that keeps addresses
 //!                                  |-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
 //!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
 
 pub mod bridge_marker;
 mod error;
+pub mod ipam;
 pub mod kubemacpool;
 pub mod multus;
 pub mod operator;

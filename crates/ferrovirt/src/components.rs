@@ -69,6 +69,11 @@ pub(crate) fn kubemacpool(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::kubemacpool::run)
 }
 
+/// `kubevirt-ipam-controller`
+pub(crate) fn ipam_controller(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::ipam::run)
+}
+
 /// `hyperconverged-cluster-cli-download`
 pub(crate) fn cli_download(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, hco::downloads::run)

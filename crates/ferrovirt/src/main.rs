@@ -62,6 +62,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("kubemacpool", components::kubemacpool, ""),
     ("multus-daemon", components::multus_daemon, ""),
     ("bridge-marker", components::bridge_marker, ""),
+    ("kubevirt-ipam-controller", components::ipam_controller, ""),
     ("secondary-dns", components::secondary_dns, ""),
     ("tekton-task", components::tekton_task, ""),
     ("ssp-operator", components::ssp_operator, ""),

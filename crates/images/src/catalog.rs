@@ -87,6 +87,7 @@ const COMPONENTS: [&str; 34] = [
     "bridge-marker",
     "cluster-network-addons-operator",
     "kubemacpool",
+    "kubevirt-ipam-controller",
     "virt-network-resources-injector",
     "hyperconverged-cluster-operator",
     "hyperconverged-cluster-webhook",

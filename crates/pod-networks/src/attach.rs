@@ -28,7 +28,7 @@ impl Networks {
 
     /// Makes one interface. What a plugin has made that is interrupted or fails is in the record.
     pub(crate) async fn add(&self, pod: &Pod, sandbox: &Sandbox, record: &mut Record, wanted: Wanted) -> Result<()> {
-        let Wanted { selected, network } = wanted;
+        let Wanted { selected, network, claim } = wanted;
         let (namespace, name, uid) = names(pod);
         let title = format!("{}/{}", selected.namespace, selected.name);
         let attachment = Attachment {
@@ -43,9 +43,13 @@ impl Networks {
             Error::Invalid(format!("[{namespace}/{name}/{uid}:{title}]: error adding container to network: {error}"))
         };
         let interface = selected.interface.as_str();
-        let taker = Taker { namespace, pod: name, sandbox: &sandbox.id, interface };
+        let taker = Taker { namespace, pod: name, sandbox: &sandbox.id, interface, claim: claim.as_ref() };
         // A program of that name knows its pools itself.
         let taken = match self.plugins.have(pool::KIND) {
+            true if claim.is_some() => {
+                let why = format!("the node has a plugin {} of its own, which knows no IPAMClaim", pool::KIND);
+                Err(Error::Invalid(why))
+            }
             true => Ok(()),
             false => pool::take(&self.client, &mut entry.network, &taker, &mut entry.leases).await,
         };

@@ -7,7 +7,7 @@ use net::cni;
 
 use crate::records::{Entry, Record};
 use crate::selection::Selected;
-use crate::{Error, Interface, Networks, Result, Sandbox, Wanted, about, selected};
+use crate::{Error, Interface, Networks, Result, Sandbox, about, selected};
 
 /// What has to be done. Pure.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -84,8 +84,8 @@ impl Networks {
         }
         for selected in change.add {
             let interface = selected.interface.clone();
-            let added = match self.definition(pod, &selected).await {
-                Ok(network) => self.add(pod, sandbox, record, Wanted { selected, network }).await,
+            let added = match self.look_up(pod, selected).await {
+                Ok(wanted) => self.add(pod, sandbox, record, wanted).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = added {

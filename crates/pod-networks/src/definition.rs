@@ -36,6 +36,13 @@ pub fn chain(config: &str, name: &str) -> Result<Network, String> {
     })
 }
 
+/// Whether addresses on the network of `config`, which [`parse`] has read, may outlive pods.
+pub(crate) fn persists(config: &str) -> bool {
+    let parsed: Value = serde_json::from_str(config).unwrap_or_default();
+    let plugins = parsed["plugins"].as_array().into_iter().flatten();
+    std::iter::once(&parsed).chain(plugins).any(|section| section["allowPersistentIPs"] == true)
+}
+
 /// Gives the plugins what the pod's annotation has for them (`args.cni`).
 pub fn add_arguments(network: &mut Network, arguments: &Map<String, Value>) {
     for plugin in network.plugins.iter_mut().filter(|_| !arguments.is_empty()) {
@@ -78,6 +85,13 @@ mod tests {
         assert_eq!(open_bridge(&list), Some("br2"));
         add_arguments(&mut list, json!({"k": "v"}).as_object().unwrap());
         assert_eq!(list.plugins[1], json!({"type": "tuning", "args": {"cni": {"k": "v"}}}));
+    }
+
+    #[test]
+    fn addresses_outlive_pods_where_it_is_said() {
+        assert!(persists(r#"{"type": "bridge", "allowPersistentIPs": true}"#));
+        assert!(persists(r#"{"plugins": [{"type": "bridge", "allowPersistentIPs": true}]}"#));
+        assert!(!persists(r#"{"type": "bridge"}"#) && !persists(r#"{"allowPersistentIPs": "true"}"#) && !persists("{"));
     }
 
     #[test]

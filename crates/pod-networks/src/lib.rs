@@ -10,6 +10,7 @@
 pub mod definition;
 mod attach;
 mod change;
+mod claim;
 mod error;
 mod own;
 mod pool;
@@ -31,6 +32,7 @@ use net::cni::{Network, Plugins};
 pub use crate::attach::asked_for;
 pub use crate::error::{Error, Result};
 pub use crate::status::Interface;
+use crate::claim::Claim;
 use crate::records::Records;
 use crate::selection::Selected;
 
@@ -39,6 +41,8 @@ use crate::selection::Selected;
 pub struct Wanted {
     selected: Selected,
     network: Network,
+    /// What is to have its addresses.
+    claim: Option<Claim>,
 }
 
 /// The sandbox of a pod.
@@ -86,17 +90,30 @@ impl Networks {
     pub async fn wanted(&self, pod: &Pod) -> Result<Vec<Wanted>> {
         let mut out = Vec::new();
         for selected in selected(pod)? {
-            let network = self.definition(pod, &selected).await?;
-            out.push(Wanted { selected, network });
+            out.push(self.look_up(pod, selected).await?);
         }
         Ok(out)
     }
 
-    /// The network that `selected` names.
+    /// What `selected` names.
+    async fn look_up(&self, pod: &Pod, selected: Selected) -> Result<Wanted> {
+        let (network, persists) = self.definition(pod, &selected).await?;
+        let mut claim = None;
+        if let Some(reference) = &selected.claim {
+            pool::keeps(&network, persists).map_err(|what| {
+                let title = format!("{}/{}", selected.namespace, selected.name);
+                Error::Invalid(format!("ipam-claim-reference {} of {title}: {what}", reference.name))
+            })?;
+            claim = Some(claim::read(&self.client, pod, &selected, reference, &network).await?);
+        }
+        Ok(Wanted { selected, network, claim })
+    }
+
+    /// The network that `selected` names, and whether addresses on it may outlive pods.
     ///
     /// # Errors
     /// When it is not there, of which an event of the pod tells, or cannot be read.
-    pub async fn definition(&self, pod: &Pod, selected: &Selected) -> Result<Network> {
+    pub async fn definition(&self, pod: &Pod, selected: &Selected) -> Result<(Network, bool)> {
         let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
         let kind = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
         let (namespace, name) = (&selected.namespace, &selected.name);
@@ -118,7 +135,7 @@ impl Networks {
         let config = found.data["spec"]["config"].as_str().unwrap_or_default();
         let mut network = definition::parse(config, namespace, name).map_err(Error::Invalid)?;
         definition::add_arguments(&mut network, &selected.arguments);
-        Ok(network)
+        Ok((network, definition::persists(config)))
     }
 
     /// Says that a sandbox is about to be made for the pod `uid` with networks: until [`Networks::attach`] has ended it is not to

@@ -2,13 +2,19 @@
 //!
 //! Which are taken is in an IPPool of the API, one for each range, as the Whereabouts plugin keeps them; writes carry the
 //! version they were computed from. The plugin that makes the interface gets what was found as static addresses.
+//!
+//! An address is held by the sandbox that took it, until it is stopped; or by a claim, until that is gone. Every pod that names the claim
+//! gets the same one, also while another has it: the target of a migration is there before its source ends.
 
-use kube::{Api, Client};
+use std::net::IpAddr;
+
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PostParams};
+use kube::{Api, Client};
 use net::cni::Network;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::claim::{self, Claim};
 use crate::range::{self, Range};
 use crate::{Error, Result};
 
@@ -33,6 +39,37 @@ pub(crate) struct Taker<'a> {
     pub(crate) pod: &'a str,
     pub(crate) sandbox: &'a str,
     pub(crate) interface: &'a str,
+    /// What is to hold them instead of the sandbox.
+    pub(crate) claim: Option<&'a Claim>,
+}
+
+impl Taker<'_> {
+    /// What a pool says of who holds an address.
+    fn allocation(&self) -> Value {
+        match self.claim {
+            Some(claim) => json!({ "id": claim.holder(), "podref": claim.path(), "ifname": self.interface }),
+            None => {
+                let podref = format!("{}/{}", self.namespace, self.pod);
+                json!({ "id": self.sandbox, "podref": podref, "ifname": self.interface })
+            }
+        }
+    }
+}
+
+/// Whether addresses on `network` can be held by a claim. The error is a sentence for the author of its definition.
+pub(crate) fn keeps(network: &Network, persists: bool) -> std::result::Result<(), String> {
+    if !persists {
+        return Err(
+            "addresses on this network do not outlive pods: write \"allowPersistentIPs\": true into its spec.config"
+                .to_owned(),
+        );
+    }
+    if !network.plugins.iter().any(|plugin| plugin["ipam"]["type"] == KIND) {
+        return Err(format!(
+            "addresses are kept in pools of the cluster alone: its spec.config needs \"ipam\": {{\"type\": {KIND:?}}}"
+        ));
+    }
+    Ok(())
 }
 
 fn api(client: &Client) -> (Api<DynamicObject>, ApiResource) {
@@ -54,11 +91,14 @@ pub(crate) async fn take(
     taker: &Taker<'_>,
     leases: &mut Vec<Lease>,
 ) -> Result<()> {
+    let mut held: Vec<String> = Vec::new();
     for plugin in network.plugins.iter_mut().filter(|plugin| plugin["ipam"]["type"] == KIND) {
         let ranges = range::of(&plugin["ipam"]).map_err(Error::Invalid)?;
         let mut addresses = Vec::new();
         for range in &ranges {
-            addresses.push(json!({ "address": allocate(client, range, taker, leases).await? }));
+            let address = allocate(client, range, taker, leases).await?;
+            addresses.push(json!({ "address": address }));
+            held.push(address);
         }
         if let (Some(first), Some(gateway)) = (addresses.first_mut(), plugin["ipam"]["gateway"].as_str()) {
             first["gateway"] = json!(gateway);
@@ -69,13 +109,15 @@ pub(crate) async fn take(
             plugin["ipam"]["routes"] = routes;
         }
     }
-    Ok(())
+    match taker.claim {
+        Some(claim) => claim::publish(client, claim, &held).await,
+        None => Ok(()),
+    }
 }
 
 async fn allocate(client: &Client, range: &Range, taker: &Taker<'_>, leases: &mut Vec<Lease>) -> Result<String> {
     let (api, kind) = api(client);
     let name = range.pool();
-    let podref = format!("{}/{}", taker.namespace, taker.pod);
     for _ in 0..TRIES {
         let mut pool = match api.get_opt(&name).await.map_err(Error::api("read an IPPool"))? {
             Some(pool) => pool,
@@ -83,22 +125,74 @@ async fn allocate(client: &Client, range: &Range, taker: &Taker<'_>, leases: &mu
                 DynamicObject::new(&name, &kind).data(json!({ "spec": { "range": range.text(), "allocations": {} } }))
             }
         };
-        let mut taken = taken(&pool);
-        if range.free(&taken).is_none() {
-            forget_the_gone(client, &mut pool).await;
-            taken = self::taken(&pool);
+        if let Some(address) = taker.claim.and_then(|claim| held(&pool, range, claim)) {
+            return Ok(address);
         }
-        let Some((offset, address)) = range.free(&taken) else {
+        let said = taker.claim.map(|claim| said(range, claim)).transpose().map_err(Error::Invalid)?.flatten();
+        let is_free = |pool: &DynamicObject| match &said {
+            Some((offset, _)) => pool.data["spec"]["allocations"][offset].is_null(),
+            None => range.free(&taken(pool)).is_some(),
+        };
+        if !is_free(&pool) {
+            forget_the_gone(client, &mut pool).await;
+        }
+        let found = match (&said, taker.claim) {
+            (Some((offset, address)), Some(claim)) if !is_free(&pool) => {
+                return Err(Error::Invalid(of_another(claim, address, &pool.data["spec"]["allocations"][offset])));
+            }
+            (Some(said), _) => Some(said.clone()),
+            (None, _) => range.free(&taken(&pool)),
+        };
+        let Some((offset, address)) = found else {
             return Err(Error::Invalid(format!("Could not allocate IP in range: {}: all are taken", range.text())));
         };
-        let mine = json!({ "id": taker.sandbox, "podref": podref, "ifname": taker.interface });
-        pool.data["spec"]["allocations"][&offset] = mine;
+        pool.data["spec"]["allocations"][&offset] = taker.allocation();
         if write(&api, &name, &pool).await? {
-            leases.push(Lease { pool: name, offset, id: taker.sandbox.to_owned() });
+            // What a claim holds stays when the sandbox goes.
+            if taker.claim.is_none() {
+                leases.push(Lease { pool: name, offset, id: taker.sandbox.to_owned() });
+            }
             return Ok(address);
         }
     }
     Err(Error::Invalid(format!("IPPool {name}: others always write first")))
+}
+
+/// The address that the pool has for `claim`.
+fn held(pool: &DynamicObject, range: &Range, claim: &Claim) -> Option<String> {
+    let all = pool.data["spec"]["allocations"].as_object()?;
+    let mine = all.iter().filter(|(_, allocation)| claim::uid_of(allocation) == Some(claim.uid.as_str()));
+    mine.filter_map(|(offset, _)| offset.parse().ok()).find_map(|place| range.at(place))
+}
+
+/// The address that `claim` says it has in `range`, with its place. The error is a sentence for its owner.
+fn said(range: &Range, claim: &Claim) -> std::result::Result<Option<(String, String)>, String> {
+    let bare = |text: &String| text.split('/').next().and_then(|text| text.parse::<IpAddr>().ok());
+    let all: Vec<IpAddr> = claim.ips.iter().filter_map(bare).collect();
+    let found = all.iter().find_map(|address| range.place(*address));
+    if let Some((place, address)) = found.and_then(|place| range.at(place).map(|address| (place, address))) {
+        return Ok(Some((place.to_string(), address)));
+    }
+    match all.iter().find(|address| range.is_near(**address)) {
+        None => Ok(None),
+        Some(address) => Err(format!(
+            "IPAMClaim {} has the address {address}, which the network's range {} does not give: widen the range, or delete the claim, and \
+             there will be another",
+            claim.path(),
+            range.text()
+        )),
+    }
+}
+
+fn of_another(claim: &Claim, address: &str, allocation: &Value) -> String {
+    let holder = match claim::uid_of(allocation) {
+        Some(_) => "another IPAMClaim",
+        None => "another pod",
+    };
+    format!(
+        "IPAMClaim {} says that it has the address {address}, which {holder} has: delete the claim, and there will be another",
+        claim.path()
+    )
 }
 
 /// False when somebody else wrote meanwhile.
@@ -120,21 +214,26 @@ fn taken(pool: &DynamicObject) -> Vec<u128> {
     all.into_iter().flatten().filter_map(|(offset, _)| offset.parse().ok()).collect()
 }
 
-/// Drops what pods hold that are no more: their node may have been lost with them.
+/// Drops what pods and claims hold that are no more: a pod's node may have been lost with it.
 async fn forget_the_gone(client: &Client, pool: &mut DynamicObject) {
     let all = pool.data["spec"]["allocations"].as_object().cloned().unwrap_or_default();
     for (offset, allocation) in all {
-        let Some((namespace, name)) = allocation["podref"].as_str().and_then(|podref| podref.split_once('/')) else {
-            continue;
+        let podref = allocation["podref"].as_str().unwrap_or_default();
+        let gone = match claim::uid_of(&allocation) {
+            Some(uid) => claim::is_gone(client, podref, uid).await,
+            None => pod_is_gone(client, podref).await,
         };
-        let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client.clone(), namespace);
-        // Whether a pod of another node is there may not be known here; that one is gone may.
-        if matches!(pods.get_opt(name).await, Ok(None))
-            && let Some(left) = pool.data["spec"]["allocations"].as_object_mut()
-        {
+        if gone && let Some(left) = pool.data["spec"]["allocations"].as_object_mut() {
             left.remove(&offset);
         }
     }
+}
+
+async fn pod_is_gone(client: &Client, podref: &str) -> bool {
+    let Some((namespace, name)) = podref.split_once('/') else { return false };
+    let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(client.clone(), namespace);
+    // Whether a pod of another node is there may not be known here; that one is gone may.
+    matches!(pods.get_opt(name).await, Ok(None))
 }
 
 /// Gives addresses back.
@@ -157,3 +256,6 @@ pub(crate) async fn give_back(client: &Client, leases: &[Lease]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -75,6 +75,24 @@ impl Range {
         self.text().replace([':', '/'], "-")
     }
 
+    /// The place of `address` in the range; none when it is not one that the range gives.
+    pub(super) fn place(&self, address: IpAddr) -> Option<u128> {
+        let given = self.net.contains(&address) && (self.first..=self.last).contains(&number(address));
+        given.then(|| number(address) - number(self.net.network()))
+    }
+
+    /// Whether `address` is of the network that the range is a part of.
+    pub(super) fn is_near(&self, address: IpAddr) -> bool {
+        self.net.contains(&address)
+    }
+
+    /// The address at a place, with its prefix length; none when the range does not give it.
+    pub(super) fn at(&self, place: u128) -> Option<String> {
+        let at = number(self.net.network()).checked_add(place)?;
+        let text = || format!("{}/{}", address(at, self.net.addr().is_ipv4()), self.net.prefix_len());
+        (self.first..=self.last).contains(&at).then(text)
+    }
+
     /// The first address that is free, with its prefix length, and its place in the range.
     pub(crate) fn free(&self, taken: &[u128]) -> Option<(String, String)> {
         let base = number(self.net.network());
@@ -131,6 +149,18 @@ mod tests {
         check(json!({"range": "10.0.0.0/24", "range_start": "10.0.0.9", "range_end": "10.0.0.9"}), &[9], None);
         check(json!({"range": "10.0.0.0/24", "exclude": ["10.0.0.0/29", "10.0.0.8"]}), &[], Some(("9", "10.0.0.9/24")));
         check(json!({"ipRanges": [{"range": "fd00:5::/64"}]}), &[1], Some(("2", "fd00:5::2/64")));
+    }
+
+    #[test]
+    fn addresses_have_places() {
+        let range = &of(&json!({"range": "10.0.0.10-10.0.0.20/24"})).unwrap()[0];
+        assert_eq!(
+            (range.place("10.0.0.12".parse().unwrap()), range.at(12).as_deref()),
+            (Some(12), Some("10.0.0.12/24"))
+        );
+        assert_eq!((range.place("10.0.0.9".parse().unwrap()), range.at(9), range.at(u128::MAX)), (None, None, None));
+        assert!(range.is_near("10.0.0.9".parse().unwrap()) && !range.is_near("10.0.1.9".parse().unwrap()));
+        assert_eq!(range.place("fd00::c".parse().unwrap()), None);
     }
 
     #[test]

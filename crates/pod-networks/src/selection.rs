@@ -27,6 +27,17 @@ pub struct Selected {
     pub ips: Vec<String>,
     /// Further arguments for plugins.
     pub arguments: Map<String, Value>,
+    /// What has the addresses, where they outlive the pod.
+    pub claim: Option<ClaimReference>,
+}
+
+/// An IPAMClaim of the pod's namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimReference {
+    /// Its name.
+    pub name: String,
+    /// One that is made later under the same name is another one.
+    pub uid: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -41,6 +52,10 @@ struct Element {
     arguments: Option<Map<String, Value>>,
     #[serde(rename = "default-route")]
     default_route: Vec<String>,
+    #[serde(rename = "ipam-claim-reference")]
+    claim: String,
+    #[serde(rename = "ipam-claim-uid")]
+    claim_uid: String,
 }
 
 /// Reads the annotation of a pod in `namespace`. The error is a sentence for the pod's owner.
@@ -53,12 +68,19 @@ pub fn parse(text: &str, namespace: &str) -> Result<Vec<Selected>, String> {
         text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(short).collect::<Result<_, _>>()?
     };
     let mut names = BTreeSet::from(["lo".to_owned(), "eth0".to_owned()]);
+    let mut claims = BTreeSet::new();
     let mut out = Vec::new();
     for (index, element) in elements.into_iter().enumerate() {
         let selected = select(element, index, namespace)?;
         if !names.insert(selected.interface.clone()) {
             let interface = &selected.interface;
             return Err(format!("annotation {ANNOTATION}: the pod has an interface {interface} already"));
+        }
+        if let Some(claim) = selected.claim.as_ref().filter(|claim| !claims.insert(claim.name.clone())) {
+            return Err(format!(
+                "annotation {ANNOTATION}: two networks have the IPAMClaim {}: each has its own",
+                claim.name
+            ));
         }
         out.push(selected);
     }
@@ -77,7 +99,7 @@ fn short(item: &str) -> Result<Element, String> {
 
 fn select(element: Element, index: usize, namespace: &str) -> Result<Selected, String> {
     let refuse = |what: String| Err(format!("annotation {ANNOTATION}: {what}"));
-    let Element { name, interface, mac, ips, arguments, default_route, .. } = element;
+    let Element { name, interface, mac, ips, arguments, default_route, claim, claim_uid, .. } = element;
     let namespace = if element.namespace.is_empty() { namespace.to_owned() } else { element.namespace };
     for (what, value) in [("name", &name), ("namespace", &namespace)] {
         if !is_name(value) {
@@ -101,7 +123,15 @@ fn select(element: Element, index: usize, namespace: &str) -> Result<Selected, S
     if let Some(mac) = mac.as_deref().filter(|mac| !is_mac(mac)) {
         return refuse(format!("mac of {name}: {mac:?} is not a hardware address such as 02:00:00:00:00:01"));
     }
-    Ok(Selected { namespace, name, interface, is_named, mac, ips, arguments: arguments.unwrap_or_default() })
+    if !claim.is_empty() && !is_name(&claim) {
+        return refuse(format!("ipam-claim-reference of {name}: {claim:?} is not the name of an IPAMClaim"));
+    }
+    if !claim.is_empty() && !ips.is_empty() {
+        return refuse(format!("{name} has ips and an ipam-claim-reference: the addresses are those of one of them"));
+    }
+    let claim =
+        (!claim.is_empty()).then(|| ClaimReference { name: claim, uid: Some(claim_uid).filter(|uid| !uid.is_empty()) });
+    Ok(Selected { namespace, name, interface, is_named, mac, ips, arguments: arguments.unwrap_or_default(), claim })
 }
 
 fn is_name(text: &str) -> bool {
@@ -141,6 +171,15 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_network_may_have_a_claim() {
+        let all =
+            parse(r#"[{"name": "a", "ipam-claim-reference": "vm.a", "ipam-claim-uid": "u"}, {"name": "b"}]"#, "own")
+                .unwrap();
+        let claim = ClaimReference { name: "vm.a".into(), uid: Some("u".into()) };
+        assert_eq!((all[0].claim.as_ref(), all[1].claim.as_ref()), (Some(&claim), None));
+    }
+
     #[track_caller]
     fn refused(text: &str, words: &str) {
         let why = parse(text, "own").unwrap_err();
@@ -159,6 +198,10 @@ mod tests {
         refused(r#"[{"namespace": "x"}]"#, "\"\" is not the name");
         refused(r#"[{"name": "a", "mac": "nope"}]"#, "is not a hardware address");
         refused(r#"[{"name": "a", "ips": ["nope"]}]"#, "is not an address");
+        refused(r#"[{"name": "a", "ipam-claim-reference": "../x"}]"#, "is not the name of an IPAMClaim");
+        refused(r#"[{"name": "a", "ipam-claim-reference": "x", "ips": ["10.0.0.2"]}]"#, "those of one of them");
+        let twice = r#"[{"name": "a", "ipam-claim-reference": "x"}, {"name": "b", "ipam-claim-reference": "x"}]"#;
+        refused(twice, "two networks have the IPAMClaim x");
         refused(r#"[{"name": "a", "default-route": ["10.0.0.1"]}]"#, "is not served");
     }
 }

@@ -41,7 +41,8 @@ pub fn render(input: &Input) -> Vec<Value> {
         rule("", &["nodes"], &["get"]),
         rule("", &["events"], &["create", "patch"]),
         rule("events.k8s.io", &["events"], &["create", "patch"]),
-        rule("k8s.cni.cncf.io", &["network-attachment-definitions"], &["get"]),
+        rule("k8s.cni.cncf.io", &["network-attachment-definitions", "ipamclaims"], &["get"]),
+        rule("k8s.cni.cncf.io", &["ipamclaims/status"], &["patch"]),
     ];
     let own = json!({
         "apiGroups": ["apps"], "resources": ["daemonsets"], "resourceNames": [NAME], "verbs": ["get"],

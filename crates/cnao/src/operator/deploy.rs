@@ -7,19 +7,22 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kit::keyring::Keyring;
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::store::Key;
 use kit::{Chain, clock};
 use kube::{Api, ResourceExt};
+use serde_json::Value;
 
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
-use super::operands::{self, DEFINITIONS, Input};
+use super::operands::{self, CLAIMS, DEFINITIONS, Input};
 use super::plan::{self, Cluster, Operand, Plan};
 use super::remove;
 use super::status::{self, Seen};
 use crate::Error;
+use crate::ipam;
 use crate::kubemacpool::range::CONFIG;
 use crate::kubemacpool::{Range, certificates, manifests as pool};
 
@@ -62,7 +65,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 /// What the cluster has.
 async fn look(context: &Context) -> Result<Cluster, Error> {
     let has_kind = is_of_others(context, DEFINITIONS[0].0).await?;
-    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind })
+    let has_claims = is_of_others(context, CLAIMS.0).await?;
+    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind, has_claims })
 }
 
 /// Whether somebody else brought the kind.
@@ -82,21 +86,23 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
         image: release.image.clone(),
         version: release.version.clone(),
         replicas: if context.has_one_node() { 1 } else { 2 },
-        answers: answers(context),
+        answers: answers(context, (pool::DEPLOYMENT, pool::MUTATOR)),
+        ipam_answers: answers(context, (ipam::manifests::DEPLOYMENT, ipam::names::MUTATOR)),
         ..Input::default()
     };
     let mut first = Vec::new();
+    // What is not valid is refused before this.
+    let lifetimes = plan::intervals(&config.spec).lifetimes().unwrap_or_default();
     if plan.operands.contains(&Operand::KubeMacPool) {
         input.range = Some(range(context, config).await?);
-        // What is not valid is refused before this.
-        let lifetimes = plan::intervals(&config.spec).lifetimes().unwrap_or_default();
         let ring = certificates::keyring(&release.namespace, lifetimes);
-        let held = ring.read(&context.client, &release.namespace).await;
-        let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
-        let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
-        again = again.min(renewed.again);
-        input.ca_bundle.clone_from(&renewed.bundle);
-        first = ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version));
+        let (bundle, due) = renew(context, &ring, &mut first).await?;
+        (input.ca_bundle, again) = (bundle, again.min(due));
+    }
+    if plan.operands.contains(&Operand::IpamController) {
+        let ring = ipam::certificates::keyring(&release.namespace, lifetimes);
+        let (bundle, due) = renew(context, &ring, &mut first).await?;
+        (input.ipam_ca_bundle, again) = (bundle, again.min(due));
     }
     let rest = operands::render(config, &plan.operands, &input);
     remove::surplus(context, &rest).await?;
@@ -106,6 +112,7 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
             definitions.push((name, text));
         }
     }
+    definitions.extend(plan.operands.contains(&Operand::IpamClaims).then_some(CLAIMS));
     let (accounts, rest) = operator::accounts_first(rest);
     first.extend(accounts);
     let phases = Phases { first: &first, definitions: &definitions, rest: &rest };
@@ -113,11 +120,20 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
     Ok(again)
 }
 
-/// Whether the pool answers, or did: machines are judged from then on.
-fn answers(context: &Context) -> bool {
-    let rolled_out =
-        |deployment: &Deployment| deployment.name_any() == pool::DEPLOYMENT && operator::is_rolled_out(deployment);
-    let judged = |address: &String| address.ends_with(&format!("/mutatingwebhookconfigurations/{}", pool::MUTATOR));
+/// The bundle of a key ring, and when it is renewed next. `first` gets what is new of it.
+async fn renew(context: &Context, ring: &Keyring, first: &mut Vec<Value>) -> Result<(String, Duration), Error> {
+    let release = &context.release;
+    let held = ring.read(&context.client, &release.namespace).await;
+    let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
+    let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
+    first.extend(ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version)));
+    Ok((renewed.bundle, renewed.again))
+}
+
+/// Whether the pods of a Deployment answer its webhook, or did: objects are judged from then on.
+fn answers(context: &Context, (deployment, webhook): (&str, &str)) -> bool {
+    let rolled_out = |held: &Deployment| held.name_any() == deployment && operator::is_rolled_out(held);
+    let judged = |address: &String| address.ends_with(&format!("/mutatingwebhookconfigurations/{webhook}"));
     context.deployments.list().iter().any(rolled_out) || context.applied.addresses().iter().any(judged)
 }
 

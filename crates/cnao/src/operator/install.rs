@@ -6,7 +6,7 @@ use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
-use super::operands::{self, DEFINITIONS};
+use super::operands::{self, CLAIMS, DEFINITIONS};
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
 
 /// Where the pools of addresses are.
@@ -41,7 +41,7 @@ pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
     let mut out = Documents::new();
     out.add(&json!({
         "apiVersion": "networkaddonsoperator.network.kubevirt.io/v1", "kind": "NetworkAddonsConfig",
-        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "linuxBridge": {}, "kubeMacPool": {} },
+        "metadata": { "name": "cluster" }, "spec": { "multus": {}, "linuxBridge": {}, "kubeMacPool": {}, "kubevirtIpamController": {} },
     }))?;
     Ok(out.into_text())
 }
@@ -53,7 +53,8 @@ fn labels() -> Value {
 fn rights() -> Vec<Value> {
     let group = "networkaddonsoperator.network.kubevirt.io";
     let mut definition = rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["patch"]);
-    definition["resourceNames"] = json!(DEFINITIONS.map(|(name, _)| name));
+    let definitions: Vec<&str> = DEFINITIONS.iter().chain([&CLAIMS]).map(|(name, _)| *name).collect();
+    definition["resourceNames"] = json!(definitions);
     let mut rules = vec![
         rule(group, &["networkaddonsconfigs"], &["get", "list", "watch", "patch", "update"]),
         rule(group, &["networkaddonsconfigs/status", "networkaddonsconfigs/finalizers"], &["get", "patch", "update"]),

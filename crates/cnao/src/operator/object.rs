@@ -37,7 +37,7 @@ pub struct Spec {
     pub kube_secondary_dns: Option<KubeSecondaryDns>,
     /// Addresses that outlive pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kubevirt_ipam_controller: Option<Value>,
+    pub kubevirt_ipam_controller: Option<KubevirtIpamController>,
     /// Bridges of nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linux_bridge: Option<Value>,
@@ -62,6 +62,15 @@ pub struct Spec {
     /// Versions and ciphers of TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls_security_profile: Option<Value>,
+}
+
+/// Addresses that outlive pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct KubevirtIpamController {
+    /// Namespace of the definition of the pod's own network, where that is a user-defined one.
+    #[serde(rename = "defaultNetworkNADNamespace", skip_serializing_if = "Option::is_none")]
+    pub default_network_nad_namespace: Option<String>,
 }
 
 /// Names of machines on secondary networks.

@@ -8,6 +8,7 @@ use super::MANAGER;
 use super::object::NetworkAddonsConfig;
 use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
+use crate::ipam::manifests as ipam;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
 use crate::multus::manifests as multus;
@@ -30,6 +31,10 @@ pub struct Input {
     pub replicas: i32,
     /// The pool answers: machines are judged by it.
     pub answers: bool,
+    /// Who vouches for the certificate of the controller of claims.
+    pub ipam_ca_bundle: String,
+    /// That controller answers: pods of machines are judged by it.
+    pub ipam_answers: bool,
 }
 
 /// Labels of everything this operator owns.
@@ -74,11 +79,12 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
     for operand in operands {
         match operand {
             // The definition goes with the others: see deploy.
-            Operand::Multus => {}
+            Operand::Multus | Operand::IpamClaims => {}
             Operand::MultusDaemon => all.extend(multus_daemon(config, input)),
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
             Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
             Operand::SecondaryDns => all.extend(secondary_dns(config, input)),
+            Operand::IpamController => all.extend(ipam_controller(config, input)),
         }
     }
     for manifest in &mut all {
@@ -133,6 +139,23 @@ fn secondary_dns(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     })
 }
 
+fn ipam_controller(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let wanted = config.spec.kubevirt_ipam_controller.clone().unwrap_or_default();
+    let mut all = ipam::render(&ipam::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: infra(config),
+        replicas: input.replicas,
+        ca_bundle: input.ipam_ca_bundle.clone(),
+        default_network_namespace: wanted.default_network_nad_namespace.unwrap_or_default(),
+        tls: tls(config),
+    });
+    // Machines would not start from the moment that the webhook is there while nobody answers.
+    all.retain(|manifest| input.ipam_answers || manifest["kind"] != "MutatingWebhookConfiguration");
+    all
+}
+
 fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     let mut wanted =
         pool::Input::new(&input.namespace, &input.image, input.range.unwrap_or_else(|| Range::prefixed(0, 0)));
@@ -169,10 +192,16 @@ fn tls(config: &NetworkAddonsConfig) -> Option<(String, Vec<String>)> {
 
 /// All that can be rendered for `namespace`, whatever the object asks for.
 pub fn every(namespace: &str) -> Vec<Value> {
-    let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
+    let input = Input { namespace: namespace.to_owned(), answers: true, ipam_answers: true, ..Input::default() };
     let mut all = render(
         &NetworkAddonsConfig::default(),
-        &[Operand::MultusDaemon, Operand::KubeMacPool, Operand::BridgeMarker, Operand::SecondaryDns],
+        &[
+            Operand::MultusDaemon,
+            Operand::KubeMacPool,
+            Operand::BridgeMarker,
+            Operand::SecondaryDns,
+            Operand::IpamController,
+        ],
         &input,
     );
     let metadata = json!({ "name": SECRET, "namespace": namespace });
@@ -188,3 +217,7 @@ pub const DEFINITIONS: [(&str, &str); 2] = [
     ),
     ("ippools.whereabouts.cni.cncf.io", include_str!("../../data/ippools.whereabouts.cni.cncf.io.json")),
 ];
+
+/// The kind by which machines keep addresses.
+pub const CLAIMS: (&str, &str) =
+    (crate::ipam::names::DEFINITION, include_str!("../../../../deploy/crds/ipamclaims.k8s.cni.cncf.io.yaml"));

@@ -20,6 +20,10 @@ pub enum Operand {
     BridgeMarker,
     /// Names of machines on secondary networks.
     SecondaryDns,
+    /// Addresses that outlive pods: their definition.
+    IpamClaims,
+    /// Who looks after them.
+    IpamController,
 }
 
 /// What the cluster has.
@@ -29,6 +33,8 @@ pub struct Cluster {
     pub kubelets_attach: bool,
     /// Somebody else brought the kind NetworkAttachmentDefinition, and with it what attaches networks.
     pub has_kind: bool,
+    /// Somebody else brought the kind IPAMClaim.
+    pub has_claims: bool,
 }
 
 /// What becomes of an object.
@@ -72,16 +78,14 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
             ),
         }
     }
+    if spec.kubevirt_ipam_controller.is_some() {
+        ipam(cluster, &mut plan);
+    }
     let absent = [
         (
             spec.macvtap.is_some(),
             "macvtap",
             "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
-        ),
-        (
-            spec.kubevirt_ipam_controller.is_some(),
-            "kubevirtIpamController",
-            "addresses do not outlive pods in this version",
         ),
         (
             spec.ovs.is_some(),
@@ -92,6 +96,17 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     plan.missing
         .extend(absent.into_iter().filter(|(asked, ..)| *asked).map(|(_, field, why)| format!("{field}: {why}")));
     plan
+}
+
+fn ipam(cluster: Cluster, plan: &mut Plan) {
+    plan.operands.push(Operand::IpamController);
+    if !cluster.has_claims {
+        plan.operands.push(Operand::IpamClaims);
+    }
+    if !cluster.kubelets_attach {
+        let message = "kubevirtIpamController: addresses are kept by the CNI plugins that know IPAMClaims, as that of OVN-Kubernetes does";
+        plan.notes.push(message.to_owned());
+    }
 }
 
 fn multus(cluster: Cluster, plan: &mut Plan) {
@@ -151,10 +166,23 @@ fn refused(spec: &Spec) -> Vec<String> {
     if let Some(wanted) = &spec.kube_secondary_dns {
         refused.extend(dns::refused(wanted.domain(), wanted.name_server_ip()));
     }
+    let namespace =
+        spec.kubevirt_ipam_controller.as_ref().and_then(|wanted| wanted.default_network_nad_namespace.as_deref());
+    if let Some(namespace) = namespace.filter(|namespace| !namespace.is_empty() && !is_namespace(namespace)) {
+        refused.push(format!(
+            "kubevirtIpamController.defaultNetworkNADNamespace is {namespace:?}, which is not the name of a namespace: it has lower case \
+             letters, digits and '-'"
+        ));
+    }
     if let Err(error) = intervals(spec).lifetimes() {
         refused.push(error.to_string());
     }
     refused
+}
+
+fn is_namespace(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.len() <= 63 && text.chars().all(plain) && !text.starts_with('-') && !text.ends_with('-')
 }
 
 #[cfg(test)]
@@ -171,7 +199,7 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["macvtap", "kubevirtIpamController", "ovs"];
+        let all = ["macvtap", "ovs"];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
@@ -190,13 +218,23 @@ mod tests {
     }
 
     #[test]
+    fn claims_are_defined_unless_the_cluster_has_them() {
+        let ask = |cluster: Cluster| of(json!({ "kubevirtIpamController": {} }), cluster);
+        let own = ask(Cluster { kubelets_attach: true, ..Cluster::default() });
+        assert_eq!((own.operands, own.notes), (vec![Operand::IpamController, Operand::IpamClaims], Vec::new()));
+        let theirs = ask(Cluster { has_claims: true, ..Cluster::default() });
+        assert_eq!((theirs.operands, theirs.notes.len()), (vec![Operand::IpamController], 1));
+        assert!(theirs.missing.is_empty());
+    }
+
+    #[test]
     fn networks_are_attached_by_whoever_does_so() {
-        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_kind: false });
+        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, ..Cluster::default() });
         assert!(ours.operands == [Operand::Multus] && ours.missing.is_empty() && ours.notes.len() == 1, "{ours:?}");
         let none = of(json!({ "multus": {}, "multusDynamicNetworks": {} }), Cluster::default());
         assert_eq!(none.operands, [Operand::Multus, Operand::MultusDaemon]);
         assert!(none.missing.is_empty() && none.notes.is_empty(), "{none:?}");
-        let theirs = Cluster { kubelets_attach: false, has_kind: true };
+        let theirs = Cluster { has_kind: true, ..Cluster::default() };
         let both = of(json!({ "multus": {}, "multusDynamicNetworks": {} }), theirs);
         assert!(both.operands.is_empty() && both.missing.len() == 1, "{both:?}");
         let theirs = of(json!({ "multus": {} }), theirs);
@@ -214,6 +252,10 @@ mod tests {
         check(json!({ "kubeMacPool": { "rangeStart": "02:00:00:00:00:00" } }), "both or none");
         check(json!({ "kubeMacPool": { "rangeStart": "x", "rangeEnd": "y" } }), "failed to parse rangeStart");
         check(json!({ "kubeSecondaryDNS": { "nameServerIP": "::1" } }), "no IPv4 address");
+        check(
+            json!({ "kubevirtIpamController": { "defaultNetworkNADNamespace": "A/b" } }),
+            "is not the name of a namespace",
+        );
         check(json!({ "imagePullPolicy": "Sometimes" }), "is not valid");
         check(json!({ "multusDynamicNetworks": {} }), "ask for multus too");
         check(json!({ "selfSignConfiguration": { "caRotateInterval": "1h" } }), "is missing");

@@ -3,6 +3,7 @@
 
 mod bridge_marker;
 mod cluster;
+mod ipam;
 mod kubemacpool;
 mod multus;
 mod operator;

@@ -200,3 +200,38 @@ async fn a_name_server_runs_while_it_is_asked_for() {
     scene.merge(json!({ "spec": { "kubeSecondaryDNS": null } })).await;
     until("it is gone", async || scene.cluster.get(&server).await.is_none().then_some(())).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_controller_of_claims_runs_while_it_is_asked_for_and_leaves_no_claim_held() {
+    let scene = scene("v1.33.0+ferrovirt-0.1.0").await;
+    let controller = format!("/apis/apps/v1/namespaces/{NAMESPACE}/deployments/kubevirt-ipam-controller-manager");
+    let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    let hook = format!("{configurations}/kubevirt-ipam-controller-mutating-webhook-configuration");
+    scene.create(json!({ "kubevirtIpamController": { "defaultNetworkNADNamespace": "ovn" } })).await;
+    let held = until("it is deployed", async || scene.cluster.get(&controller).await).await;
+    let arguments = held["spec"]["template"]["spec"]["containers"][0]["args"].to_string();
+    assert!(arguments.contains("--default-network-nad-namespace=ovn"), "{arguments}");
+    assert!(scene.cluster.get(&hook).await.is_none(), "nobody would answer");
+    let status = json!({ "status": {
+        "observedGeneration": held["metadata"]["generation"], "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
+        "availableReplicas": 1,
+    } });
+    scene.cluster.call(Method::PATCH, &format!("{controller}/status"), &status).await.unwrap();
+    let judged = until("pods are judged", async || scene.cluster.get(&hook).await).await;
+    assert_eq!(judged["webhooks"][0]["clientConfig"]["service"]["path"], "/mutate-v1-pod");
+    let claims = "/apis/k8s.cni.cncf.io/v1alpha1/namespaces/default/ipamclaims";
+    let claim = json!({
+        "apiVersion": "k8s.cni.cncf.io/v1alpha1", "kind": "IPAMClaim",
+        "metadata": { "name": "vm.blue", "finalizers": ["kubevirt.io/persistent-ipam", "example.com/other"] },
+        "spec": { "network": "blue", "interface": "" },
+    });
+    until("there are claims", async || scene.cluster.call(Method::POST, claims, &claim).await.ok()).await;
+    scene.merge(json!({ "spec": { "kubevirtIpamController": null } })).await;
+    until("it is gone", async || scene.cluster.get(&controller).await.is_none().then_some(())).await;
+    assert!(scene.cluster.get(&hook).await.is_none());
+    until("the claim is let go", async || {
+        let held = scene.cluster.get(&format!("{claims}/vm.blue")).await?;
+        (held["metadata"]["finalizers"] == json!(["example.com/other"])).then_some(())
+    })
+    .await;
+}

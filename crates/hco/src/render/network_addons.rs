@@ -13,8 +13,7 @@ pub(crate) const OVS: &str = "deployOVS";
 pub(super) fn spec(hco: &HyperConverged) -> Value {
     let (networking, placements) = (&hco.spec.networking, &hco.spec.deployment.node_placements);
     let certificates = &hco.spec.security.cert_config;
-    // Nor does the operator of network addons have a `kubevirtIpamController` that could be asked for.
-    let mut spec = json!({ "multus": {}, "linuxBridge": {}, "kubeMacPool": {} });
+    let mut spec = json!({ "multus": {}, "linuxBridge": {}, "kubeMacPool": {}, "kubevirtIpamController": {} });
     put_some(&mut spec, "kubeMacPool", Some(networking.kube_mac_pool_configuration.clone()));
     if is_on(&hco.spec.feature_gates, feature_gates::KUBE_SECONDARY_DNS) {
         put(&mut spec, "kubeSecondaryDNS", json!({}));

@@ -119,6 +119,12 @@ impl NodeAuthorizer {
             ("k8s.cni.cncf.io", "network-attachment-definitions") => verb == "get",
             // Their addresses, where no two pods of the cluster may have the same.
             ("whereabouts.cni.cncf.io", "ippools") => verb == "get" || write,
+            // Addresses that outlive pods: what is claimed, and for the claims of its pods, which it is.
+            ("k8s.cni.cncf.io", "ipamclaims") => match sub {
+                "" => verb == "get",
+                "status" => matches!(verb, "get" | "update" | "patch") && self.claims_addresses(node, info),
+                _ => false,
+            },
             // Its certificates: the client's one, which it renews, and the one it serves with.
             ("certificates.k8s.io", "certificatesigningrequests") => sub.is_empty() && (read || verb == "create"),
             ("authentication.k8s.io", "tokenreviews") => verb == "create",
@@ -167,6 +173,23 @@ impl NodeAuthorizer {
                     .list("", "pods", &info.namespace)
                     .iter()
                     .any(|pod| text(pod, "/spec/nodeName") == node && own(pod)))
+    }
+
+    /// Whether a pod of the node names the claim on addresses.
+    fn claims_addresses(&self, node: &str, info: &RequestInfo) -> bool {
+        let name = info.effective_name();
+        let names = |pod: &Value| {
+            let text = text(pod, "/metadata/annotations/k8s.v1.cni.cncf.io~1networks");
+            let all: Vec<Value> = serde_json::from_str(text).unwrap_or_default();
+            all.iter().any(|network| network["ipam-claim-reference"] == name)
+        };
+        !name.is_empty()
+            && !info.namespace.is_empty()
+            && self
+                .view
+                .list("", "pods", &info.namespace)
+                .iter()
+                .any(|pod| text(pod, "/spec/nodeName") == node && names(pod))
     }
 
     /// Whether a volume that the node uses names the secret for its driver.
@@ -324,6 +347,41 @@ mod tests {
         check("create", "resourceslices", "", "", true);
         check("get", "resourceclaimtemplates", "t", "", false);
         check("get", "deviceclasses", "c", "", false);
+    }
+
+    #[test]
+    fn a_node_writes_the_addresses_of_claims_that_its_pods_name() {
+        let pod = |name: &str, node: &str, claim: &str| {
+            let networks = json!([{ "name": "nad", "ipam-claim-reference": claim }]).to_string();
+            let annotations = json!({ "k8s.v1.cni.cncf.io/networks": networks });
+            json!({ "metadata": { "namespace": "ns", "name": name, "annotations": annotations }, "spec": { "nodeName": node } })
+        };
+        let view = Fixed::default().with("", "pods", pod("p", "n1", "vm.blue")).with(
+            "",
+            "pods",
+            pod("q", "n2", "theirs.blue"),
+        );
+        let authorizer = NodeAuthorizer::new(Arc::new(view));
+        let user = User { name: "system:node:n1".into(), groups: vec!["system:nodes".into()], ..User::default() };
+        let check = |verb: &str, subresource: &str, namespace: &str, name: &str, expect: bool| {
+            let info = RequestInfo {
+                verb: verb.into(),
+                group: "k8s.cni.cncf.io".into(),
+                resource: "ipamclaims".into(),
+                subresource: subresource.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+                ..RequestInfo::default()
+            };
+            assert_eq!(authorizer.allows(&user, &info), expect, "{verb} {subresource} {namespace}/{name}");
+        };
+        check("patch", "status", "ns", "vm.blue", true);
+        check("patch", "status", "ns", "theirs.blue", false);
+        check("patch", "status", "other", "vm.blue", false);
+        check("patch", "", "ns", "vm.blue", false);
+        check("get", "", "ns", "theirs.blue", true);
+        check("list", "", "ns", "", false);
+        check("delete", "", "ns", "vm.blue", false);
     }
 
     #[test]

@@ -56,7 +56,7 @@ fn observed(instances: &[&str], sandbox: Option<bool>) -> Observed {
 /// Everything is there for containers to start.
 fn ready() -> Facts {
     let pulled = ["a", "b", "i", "j", "s"].map(str::to_owned).into();
-    Facts { volumes_ready: true, pulled, ..Default::default() }
+    Facts { volumes_ready: true, networks: Some(String::new()), pulled, ..Default::default() }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
