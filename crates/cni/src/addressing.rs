@@ -131,7 +131,7 @@ fn with_gateway(route: &Route, ips: &[Address]) -> Route {
 }
 
 fn message(route: &Route, index: u32) -> Result<RouteMessage, Error> {
-    let wrong = |_| Error::field("routes", &json!(route.dst), "destination and gateway are of one family");
+    let wrong = |_| Error::field("routes", &json!(route.dst), "the gateway of an IPv6 destination has an IPv6 address");
     let mut builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(route.dst.network(), route.dst.prefix_len())
         .map_err(wrong)?
@@ -192,8 +192,8 @@ mod tests {
         check("fd00:2::/64", None);
         let linked = Route { scope: Some(253), ..Route::new("192.0.2.0/24".parse().unwrap(), None) };
         assert_eq!(with_gateway(&linked, &ips).gw, None);
-        let mixed = Route::new("192.0.2.0/24".parse().unwrap(), Some("fd00::1".parse().unwrap()));
-        assert!(message(&mixed, 1).unwrap_err().to_string().contains("one family"));
+        let mixed = Route::new("fd00:2::/64".parse().unwrap(), Some("192.0.2.1".parse().unwrap()));
+        assert!(message(&mixed, 1).unwrap_err().to_string().contains("has an IPv6 address"));
         assert_eq!(first_of("10.1.0.9/24".parse().unwrap()).to_string(), "10.1.0.1");
         assert_eq!(first_of("fd00:1::9/64".parse().unwrap()).to_string(), "fd00:1::1");
     }

@@ -181,10 +181,14 @@ impl Described {
     /// Whether the bridge filters VLANs; none where the kernel cannot.
     pub(crate) fn filters_vlans(&self) -> Option<bool> {
         self.info(|info| match info {
-            LinkInfo::Data(InfoData::Bridge(all)) => all.iter().find_map(|one| match one {
-                InfoBridge::VlanFiltering(on) => Some(*on),
-                _ => None,
-            }),
+            LinkInfo::Data(InfoData::Bridge(all)) => {
+                // Every kernel says that it does not; one that could also says by which protocol.
+                all.iter().find(|one| matches!(one, InfoBridge::VlanProtocol(_)))?;
+                all.iter().find_map(|one| match one {
+                    InfoBridge::VlanFiltering(on) => Some(*on),
+                    _ => None,
+                })
+            }
             _ => None,
         })
     }

@@ -329,7 +329,8 @@ fn gc_takes_back_what_the_runtime_has_forgotten_of_this_network_alone() {
 fn a_bridge_that_is_there_is_used_as_it_is() {
     let scene = Scene::new();
     let container = scene.container("c1");
-    scene.says(&["ip", "link", "add", "br1", "mtu", "1450", "type", "bridge"]);
+    scene.says(&["ip", "link", "add", "br1", "type", "bridge"]);
+    scene.says(&["ip", "link", "set", "br1", "mtu", "1450"]);
     scene.about("bridge", "ADD", &network(json!({})), &container).unwrap();
     assert_eq!(scene.with(async |node| node.bridges().await.unwrap()), ["br1"]);
     assert_eq!(scene.with(async |node| node.get("br1").await.unwrap().mtu), 1450);
