@@ -81,15 +81,15 @@ fn variable(name: &str) -> String {
 
 impl Call {
     /// The call that the environment describes. An error comes with the version to answer in.
-    pub(crate) fn new(command: Command, config: Value) -> Result<Self, (String, Error)> {
+    pub(crate) fn new(command: Command, config: &Value) -> Result<Self, (String, Error)> {
         Self::from(command, config, &variable)
     }
 
-    fn from(command: Command, config: Value, variable: &dyn Fn(&str) -> String) -> Result<Self, (String, Error)> {
+    fn from(command: Command, config: &Value, variable: &dyn Fn(&str) -> String) -> Result<Self, (String, Error)> {
         let asked = config["cniVersion"].as_str().filter(|text| !text.is_empty()).unwrap_or("0.1.0").to_owned();
         let checked = || {
             if command != Command::Version && !result::SUPPORTED.contains(&asked.as_str()) {
-                return Err(Error::Version(asked.clone()));
+                return Err(Error::Version { asked: asked.clone(), known: &result::SUPPORTED });
             }
             let network = config["name"].as_str().unwrap_or_default().to_owned();
             let about_one = matches!(command, Command::Add | Command::Del | Command::Check);
@@ -231,13 +231,14 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "configurations are written where they are passed")]
     fn of(command: Command, config: Value, more: &[(&str, &str)]) -> Result<Call, String> {
         let usual = [("CNI_CONTAINERID", "c1"), ("CNI_IFNAME", "net1"), ("CNI_NETNS", "/run/netns/x")];
         let variable = |name: &str| {
             let all = more.iter().chain(&usual);
             all.into_iter().find(|(known, _)| *known == name).map_or(String::new(), |(_, value)| (*value).to_owned())
         };
-        Call::from(command, config, &variable).map_err(|(_, error)| error.to_string())
+        Call::from(command, &config, &variable).map_err(|(_, error)| error.to_string())
     }
 
     #[test]

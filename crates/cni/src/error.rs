@@ -8,8 +8,13 @@ use serde_json::{Value, json};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// A version that this program does not speak.
-    #[error("cniVersion {0:?} is not supported: set one of {known}", known = crate::result::SUPPORTED.join(", "))]
-    Version(String),
+    #[error("cniVersion {asked:?} is not supported: set one of {}", known.join(", "))]
+    Version {
+        /// What the configuration names.
+        asked: String,
+        /// Those that it does.
+        known: &'static [&'static str],
+    },
     /// The runtime did not say what it has to.
     #[error("{variable} {why}")]
     Environment {
@@ -93,7 +98,7 @@ impl Error {
 
     fn code(&self) -> u64 {
         match self {
-            Error::Version(_) => 1,
+            Error::Version { .. } => 1,
             Error::Environment { .. } => 4,
             Error::Read(_) => 5,
             Error::Decode(_) => 6,

@@ -74,7 +74,7 @@ fn plugin(name: &str) -> Option<ExitCode> {
         "macvtap" => run_macvtap,
         _ => return None,
     };
-    let (version, outcome) = match read().and_then(|(command, config)| Call::new(command, config)) {
+    let (version, outcome) = match read().and_then(|(command, config)| Call::new(command, &config)) {
         Ok(call) => (call.asked.clone(), run(&call)),
         Err((version, error)) => (version, Err(error)),
     };

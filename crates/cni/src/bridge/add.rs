@@ -8,16 +8,11 @@ use serde_json::Value;
 use super::config::Config;
 use super::{del, gateway, network, port, rules};
 use crate::addressing::Inside;
-use crate::call::{Call, Command, digest, mac_text};
+use crate::call::{Call, Command, mac_text};
 use crate::error::Error;
 use crate::ipam;
 use crate::links::{self, Described};
 use crate::result::{Answer, Interface};
-
-/// What ports of a network have as their alias, by which GC finds them.
-pub(super) fn alias(network: &str) -> String {
-    format!("ferrovirt-cni {}", digest(&[network]))
-}
 
 /// Makes the interface. What was made is taken back when something fails.
 pub(super) async fn add(call: &Call) -> Result<Value, Error> {
@@ -117,7 +112,8 @@ impl Making<'_> {
     async fn pair(&self) -> Result<(), Error> {
         let (node, name, inside) = (self.node, self.name, &self.call.interface);
         node.add_veth(name, inside, self.netns.as_fd()).await?;
-        links::change(node, name, "note the network at", links::no_change().alias(alias(&self.call.network))).await?;
+        links::change(node, name, "note the network at", links::no_change().alias(port::alias(&self.call.network)))
+            .await?;
         if let Some(mac) = self.config.mac {
             self.container.set_mac(inside, mac).await?;
         }

@@ -4,7 +4,7 @@ use net::link::Netlink;
 use serde_json::Value;
 
 use super::config::Config;
-use super::{add, rules};
+use super::{port, rules};
 use crate::call::{self, Call, Command};
 use crate::error::Error;
 use crate::{ipam, links};
@@ -55,7 +55,7 @@ pub(super) async fn collect(call: &Call) -> Result<Value, Error> {
     let used: Vec<String> =
         valid.iter().map(|one| call::handle(&text(one, "containerID"), &text(one, "ifname"))).collect();
     let node = Netlink::open()?;
-    let own = add::alias(&call.network);
+    let own = port::alias(&call.network);
     for link in links::all(&node).await? {
         if link.alias().as_deref() == Some(&own) && !used.contains(&link.name()) {
             node.remove_link(&link.name()).await?;

@@ -12,6 +12,7 @@ use rtnetlink::packet_route::link::{
 use rtnetlink::{LinkBridgePort, LinkBridgeVlan};
 
 use super::config::Config;
+use crate::call::digest;
 use crate::error::Error;
 use crate::links::{self, Described};
 
@@ -19,6 +20,11 @@ use crate::links::{self, Described};
 const DEFAULT: u16 = 1;
 /// How long a port may take to forward frames.
 const FORWARDING: (Duration, Duration) = (Duration::from_millis(2), Duration::from_secs(2));
+
+/// What ports of a network have as their alias, by which GC finds them.
+pub(super) fn alias(network: &str) -> String {
+    format!("ferrovirt-cni {}", digest(&[network]))
+}
 
 /// The VLANs of a port, each with whether its frames are without a tag. Pure.
 fn vlans(config: &Config) -> BTreeMap<u16, bool> {

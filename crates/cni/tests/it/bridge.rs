@@ -238,7 +238,7 @@ fn check_finds_what_was_changed() {
         routed(),
         &|scene, container, _| {
             scene.inside(container, async |inside| {
-                inside.remove_address("net1", "10.1.0.2/24".parse().unwrap()).await.unwrap()
+                inside.remove_address("net1", "10.1.0.2/24".parse().unwrap()).await.unwrap();
             });
         },
         "the address 10.1.0.2/24",

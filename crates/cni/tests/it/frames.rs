@@ -41,7 +41,7 @@ impl Ear {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted), "{error}")
+                    assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted), "{error}");
                 }
             }
         }
