@@ -40,13 +40,13 @@ fn layer(name: &str) -> Option<Layer> {
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
         | "cdi" | "cnao" | "hco" | "ssp" => Layer::Component,
-        "ferrovirt" | "virtctl" | "container-disk" | "xtask" | "e2e" | "bench" => Layer::Program,
+        "ferrovirt" | "virtctl" | "container-disk" | "cni" | "xtask" | "e2e" | "bench" => Layer::Program,
         _ => return None,
     })
 }
 
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
-const NO_KUBERNETES: [&str; 8] = ["disk", "net", "nbd", "sys", "libvirt", "tls-verify", "images", "rpc"];
+const NO_KUBERNETES: [&str; 9] = ["cni", "disk", "net", "nbd", "sys", "libvirt", "tls-verify", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
 const NO_VIRTUAL_MACHINES: [&str; 7] = [
     "apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "pod-networks", "kubelet",

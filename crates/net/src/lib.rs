@@ -6,6 +6,7 @@ pub mod conntrack;
 pub mod dhcp4;
 pub mod dhcp6;
 pub mod link;
+pub mod macvtap;
 pub mod nft;
 pub mod router;
 pub mod vxlan;

@@ -37,6 +37,9 @@ pub enum Error {
     /// A link that must exist does not.
     #[error("there is no network interface {0}")]
     NoLink(String),
+    /// A link that was to be made has the name of another.
+    #[error("there is another network interface {0}")]
+    Taken(String),
 }
 
 /// The result of link operations.
