@@ -3,12 +3,16 @@
 //! ```text
 //! NetworkAddonsConfig --> operator --> kubemacpool: VMs and pods --webhook--> a MAC address for each interface, which no other has
 //!                                  |-> bridge-marker: the bridges of each node --> its capacity, for who schedules pods
+//!                                  |-> linux-bridge: the CNI plugins bridge and tuning, on each node
+//!                                  |-> macvtap: links of each node as devices of its kubelet
 //!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
 
 pub mod bridge_marker;
 mod error;
 pub mod kubemacpool;
+pub mod linux_bridge;
+pub mod macvtap;
 pub mod operator;
 pub mod release;
 pub mod secondary_dns;

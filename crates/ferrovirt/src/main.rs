@@ -20,6 +20,7 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod plugins;
 mod power;
 mod process;
 mod service_route;
@@ -61,6 +62,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("cluster-network-addons-operator", components::network_addons_operator, ""),
     ("kubemacpool", components::kubemacpool, ""),
     ("bridge-marker", components::bridge_marker, ""),
+    ("macvtap-device-plugin", components::macvtap_device_plugin, ""),
     ("secondary-dns", components::secondary_dns, ""),
     ("tekton-task", components::tekton_task, ""),
     ("ssp-operator", components::ssp_operator, ""),

@@ -31,8 +31,8 @@ use crate::context::{Context, about};
 use crate::error::{Error, Result};
 use crate::{netns, sandbox};
 
-/// Where plugins are looked for: what the distribution brings, what pods of plugins install.
-const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// Where plugins are looked for: the product's own, what the distribution brings, what pods of plugins install.
+const PLUGINS: [&str; 3] = [crate::node::config::PLUGINS, "/usr/lib/cni", "/opt/cni/bin"];
 
 /// A network to join, with all that is needed for it.
 #[derive(Clone, Debug)]

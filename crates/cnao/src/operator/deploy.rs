@@ -22,6 +22,7 @@ use super::status::{self, Seen};
 use crate::Error;
 use crate::kubemacpool::range::CONFIG;
 use crate::kubemacpool::{Range, certificates, manifests as pool};
+use crate::linux_bridge::CONSTRAINTS;
 
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -49,9 +50,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         return Ok(Next::Wait);
     }
     context.requests.hold(&config).await.map_err(Error::api("patch", "NetworkAddonsConfig", &key.name))?;
-    let plan = plan::plan(&config, look(context).await?);
+    let cluster = look(context).await?;
+    let plan = plan::plan(&config, cluster);
     // What is refused changes nothing of what is there.
-    let applied = if plan.refused.is_empty() { install(context, &config, &plan).await } else { Ok(LOOK) };
+    let applied = if plan.refused.is_empty() { install(context, &config, &plan, cluster).await } else { Ok(LOOK) };
     let failure = applied.as_ref().err().map(|error| operator::failure(error));
     let current = context.configs.get(key).unwrap_or(config);
     let seen = Seen { deployments: context.deployments.list(), daemon_sets: context.daemon_sets.list(), failure };
@@ -66,10 +68,19 @@ async fn look(context: &Context) -> Result<Cluster, Error> {
     let ours = |labels: &BTreeMap<String, String>| {
         labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
     };
-    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind: held.is_some_and(|held| !ours(held.labels())) })
+    Ok(Cluster {
+        kubelets_attach: context.kubelets_attach(),
+        has_kind: held.is_some_and(|held| !ours(held.labels())),
+        openshift: openshift(context).await?,
+    })
 }
 
-async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
+async fn install(
+    context: &Context,
+    config: &NetworkAddonsConfig,
+    plan: &Plan,
+    cluster: Cluster,
+) -> Result<Duration, Error> {
     let (release, mut again) = (&context.release, LOOK);
     let mut input = Input {
         namespace: release.namespace.clone(),
@@ -77,6 +88,7 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
         version: release.version.clone(),
         replicas: if context.has_one_node() { 1 } else { 2 },
         answers: answers(context),
+        openshift: cluster.openshift,
         ..Input::default()
     };
     let mut first = Vec::new();
@@ -100,6 +112,12 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
     let phases = Phases { first: &first, definitions, rest: &rest };
     operator::install(&context.client, &context.applied, phases).await?;
     Ok(again)
+}
+
+/// Whether pods are admitted as OpenShift admits them.
+async fn openshift(context: &Context) -> Result<bool, Error> {
+    let (version, kind) = CONSTRAINTS;
+    operator::serves(&context.client, version, &[kind]).await.map_err(Error::api("list", "kinds", version))
 }
 
 /// Whether the pool answers, or did: machines are judged from then on.

@@ -10,6 +10,8 @@ use super::plan::Operand;
 use crate::bridge_marker::manifests as marker;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
+use crate::linux_bridge;
+use crate::macvtap::manifests as macvtap;
 use crate::secondary_dns::manifests as dns;
 
 /// What the manifests are made from.
@@ -29,6 +31,8 @@ pub struct Input {
     pub replicas: i32,
     /// The pool answers: machines are judged by it.
     pub answers: bool,
+    /// The cluster is one of OpenShift.
+    pub openshift: bool,
 }
 
 /// Labels of everything this operator owns.
@@ -76,6 +80,8 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
             Operand::Multus => {}
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
             Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
+            Operand::LinuxBridge => all.extend(linux_bridge(config, input)),
+            Operand::Macvtap => all.extend(macvtap(config, input)),
             Operand::SecondaryDns => all.extend(secondary_dns(config, input)),
         }
     }
@@ -90,17 +96,43 @@ fn pull_policy(config: &NetworkAddonsConfig) -> String {
     policy.unwrap_or_else(|| "IfNotPresent".to_owned())
 }
 
-fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+/// Where what every node of machines needs runs.
+fn workloads(config: &NetworkAddonsConfig) -> Placement {
     let placement = config.spec.placement_configuration.clone().unwrap_or_default().workloads.unwrap_or_default();
+    Placement {
+        node_selector: placement.node_selector,
+        affinity: placement.affinity,
+        tolerations: placement.tolerations,
+    }
+}
+
+fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     marker::render(&marker::Input {
         namespace: input.namespace.clone(),
         image: input.image.clone(),
         pull_policy: pull_policy(config),
-        placement: Placement {
-            node_selector: placement.node_selector,
-            affinity: placement.affinity,
-            tolerations: placement.tolerations,
-        },
+        placement: workloads(config),
+    })
+}
+
+fn linux_bridge(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    linux_bridge::render(&linux_bridge::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: workloads(config),
+        openshift: input.openshift,
+    })
+}
+
+fn macvtap(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let named = config.spec.macvtap.as_ref().and_then(|wanted| wanted.device_plugin_config.clone());
+    macvtap::render(&macvtap::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: workloads(config),
+        config: named.filter(|name| !name.is_empty()).unwrap_or_else(|| macvtap::CONFIG.to_owned()),
     })
 }
 
@@ -155,9 +187,11 @@ pub fn every(namespace: &str) -> Vec<Value> {
     let input = Input { namespace: namespace.to_owned(), answers: true, ..Input::default() };
     let mut all = render(
         &NetworkAddonsConfig::default(),
-        &[Operand::KubeMacPool, Operand::BridgeMarker, Operand::SecondaryDns],
+        &[Operand::KubeMacPool, Operand::BridgeMarker, Operand::LinuxBridge, Operand::Macvtap, Operand::SecondaryDns],
         &input,
     );
+    // The constraints themselves are of a kind that OpenShift alone has, and what is here is watched.
+    all.extend(linux_bridge::grant(namespace));
     let metadata = json!({ "name": SECRET, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

@@ -14,6 +14,10 @@ pub enum Operand {
     KubeMacPool,
     /// Marks of nodes with their bridges.
     BridgeMarker,
+    /// The CNI plugins bridge and tuning.
+    LinuxBridge,
+    /// Links of nodes as devices.
+    Macvtap,
     /// Names of machines on secondary networks.
     SecondaryDns,
 }
@@ -25,6 +29,8 @@ pub struct Cluster {
     pub kubelets_attach: bool,
     /// Somebody else brought the kind NetworkAttachmentDefinition, and with it what attaches networks.
     pub has_kind: bool,
+    /// It is one of OpenShift.
+    pub openshift: bool,
 }
 
 /// What becomes of an object.
@@ -57,20 +63,22 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
         plan.operands.push(Operand::BridgeMarker);
         match cluster.kubelets_attach {
             true => plan.notes.push("linuxBridge: the plugins are those of the kubelets of this cluster".to_owned()),
-            // Machines on the pod's network need none of it.
-            false => plan.notes.push(
-                "linuxBridge: nodes are marked with their bridges, but the CNI plugins bridge and tuning are not installed in \
-                 this version: they have to be on the nodes"
+            false => plan.operands.push(Operand::LinuxBridge),
+        }
+    }
+    if spec.macvtap.is_some() {
+        match (cluster.openshift, cluster.kubelets_attach) {
+            (true, _) => {
+                plan.refused.push("`macvtap` has been requested, but is not supported on OpenShift".to_owned());
+            }
+            (false, false) => plan.operands.push(Operand::Macvtap),
+            (false, true) => plan.missing.push(
+                "macvtap: the nodes of this cluster have device files of their own, among them none of macvtap links: use linuxBridge"
                     .to_owned(),
             ),
         }
     }
     let absent = [
-        (
-            spec.macvtap.is_some(),
-            "macvtap",
-            "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
-        ),
         (
             spec.kubevirt_ipam_controller.is_some(),
             "kubevirtIpamController",
@@ -154,7 +162,7 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["macvtap", "kubevirtIpamController", "multusDynamicNetworks", "ovs"];
+        let all = ["kubevirtIpamController", "multusDynamicNetworks", "ovs"];
         for field in all {
             let found = of(json!({ field: {} }), Cluster::default());
             assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
@@ -165,19 +173,40 @@ mod tests {
     /// Machines on the network of their pod need no network beside it: what HyperConverged always asks for degrades no cluster.
     #[test]
     fn a_cluster_without_further_networks_is_told_so() {
-        for field in ["linuxBridge", "multus"] {
-            let found = of(json!({ field: {} }), Cluster::default());
-            assert!(found.missing.is_empty() && found.notes.len() == 1, "{field}: {found:?}");
-            assert!(found.notes[0].starts_with(field) && found.notes[0].contains("in this version"), "{found:?}");
-        }
+        let found = of(json!({ "multus": {} }), Cluster::default());
+        assert!(found.missing.is_empty() && found.notes.len() == 1, "{found:?}");
+        assert!(found.notes[0].starts_with("multus") && found.notes[0].contains("in this version"), "{found:?}");
     }
 
     #[test]
     fn networks_are_attached_by_whoever_does_so() {
-        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, has_kind: false });
+        let ours = of(json!({ "multus": {} }), Cluster { kubelets_attach: true, ..Cluster::default() });
         assert!(ours.operands == [Operand::Multus] && ours.missing.is_empty() && ours.notes.len() == 1, "{ours:?}");
-        let theirs = of(json!({ "multus": {} }), Cluster { kubelets_attach: false, has_kind: true });
+        let theirs = of(json!({ "multus": {} }), Cluster { has_kind: true, ..Cluster::default() });
         assert!(theirs.operands.is_empty() && theirs.missing.is_empty(), "{theirs:?}");
+    }
+
+    #[test]
+    fn plugins_are_installed_where_the_kubelets_bring_none() {
+        let theirs = of(json!({ "linuxBridge": {} }), Cluster::default());
+        assert_eq!((theirs.operands, theirs.notes), (vec![Operand::BridgeMarker, Operand::LinuxBridge], Vec::new()));
+        let embedded = Cluster { kubelets_attach: true, ..Cluster::default() };
+        let ours = of(json!({ "linuxBridge": {} }), embedded);
+        assert!(ours.operands == [Operand::BridgeMarker] && ours.notes.len() == 1, "{ours:?}");
+    }
+
+    #[test]
+    fn links_are_devices_where_nodes_have_their_files() {
+        let embedded = Cluster { kubelets_attach: true, ..Cluster::default() };
+        let openshift = Cluster { openshift: true, ..Cluster::default() };
+        let asked = || json!({ "macvtap": {} });
+        assert_eq!(of(asked(), Cluster::default()).operands, [Operand::Macvtap]);
+        assert!(of(asked(), embedded).missing[0].starts_with("macvtap: "));
+        let refused = of(asked(), openshift);
+        assert!(
+            refused.operands.is_empty() && refused.refused[0].contains("not supported on OpenShift"),
+            "{refused:?}"
+        );
     }
 
     #[track_caller]

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
 use super::{operands, status};
-use crate::Error;
 use crate::kubemacpool::reservation::LABEL;
 use crate::kubemacpool::{certificates, manifests as pool};
+use crate::{Error, linux_bridge};
 
 /// Takes everything away and lets the object go. The kind of networks stays: networks of others are of it.
 ///
@@ -41,6 +41,7 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     let namespace = &context.release.namespace;
     let mut wanted: Vec<String> = wanted.iter().map(apply::address).collect();
     let mut every = operands::every(namespace);
+    every.push(linux_bridge::constraints());
     let ring = certificates::keyring(namespace, Lifetimes::default());
     let own = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "namespace": namespace } });
     let mut keys = vec![own("Secret", &ring.authority), own("ConfigMap", &ring.bundle)];
