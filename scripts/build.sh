@@ -34,12 +34,14 @@ programs=(-p ferrovirt -p virtctl -p virt-launcher)
 crates=$(cargo tree --quiet --locked "${programs[@]}" --edges normal,build --prefix none --no-dedupe 2>/dev/null | sort -u | wc -l)
 echo "building, profile $profile (a first build takes a quarter of an hour)"
 compile build --locked --profile "$profile" "${programs[@]}"
-# Runs inside of images that hold nothing but a disk, so it may need no library.
+# They run inside of images that hold nothing but a disk, and on nodes of any distribution, so they may need no library.
 crates=4 compile rustc --locked --release -p container-disk --target $static -- -C target-feature=+crt-static
+crates=$(cargo tree --quiet --locked -p cni --edges normal,build --prefix none --no-dedupe 2>/dev/null | sort -u | wc -l)
+compile rustc --locked --release -p cni --bin ferrovirt-cni --target $static -- -C target-feature=+crt-static
 mkdir -p bin
 # Replaced and not overwritten: a running program keeps its file. The same program stays the same file, so that nothing is
 # restarted for it.
-for built in "$CARGO_TARGET_DIR/$dir/"{ferrovirt,virtctl,virt-launcher} "$CARGO_TARGET_DIR/$static/release/container-disk"; do
+for built in "$CARGO_TARGET_DIR/$dir/"{ferrovirt,virtctl,virt-launcher} "$CARGO_TARGET_DIR/$static/release/"{container-disk,ferrovirt-cni}; do
     program=bin/${built##*/}
     install -s -m 755 "$built" "$program.new"
     if cmp -s "$program.new" "$program"; then rm "$program.new"; else mv -f "$program.new" "$program"; fi

@@ -17,6 +17,7 @@ mod ipam;
 mod links;
 mod macvtap;
 mod result;
+mod shim;
 mod sysctl;
 mod tuning;
 
@@ -31,7 +32,7 @@ use serde_json::Value;
 
 /// Bytes of a configuration that are read.
 const LARGEST: u64 = 4 << 20;
-const USAGE: &str = "ferrovirt-cni: called as bridge, cnv-bridge, tuning, cnv-tuning or macvtap it is that CNI plugin; \
+const USAGE: &str = "ferrovirt-cni: called as bridge, cnv-bridge, tuning, cnv-tuning, macvtap or multus-shim it is that CNI plugin; \
                      `ferrovirt-cni install DIRECTORY PLUGIN...` puts plugins there; `ferrovirt-cni wait` waits for SIGTERM\n";
 
 fn main() -> ExitCode {
@@ -68,6 +69,9 @@ fn main() -> ExitCode {
 
 /// Runs the plugin of that name; none when there is none.
 fn plugin(name: &str) -> Option<ExitCode> {
+    if name == shim::NAME {
+        return Some(pass_on());
+    }
     let run = match name {
         "bridge" | "cnv-bridge" => run_bridge,
         "tuning" | "cnv-tuning" => run_tuning,
@@ -89,6 +93,24 @@ fn plugin(name: &str) -> Option<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Passes the call on to the daemon of Multus, as it came.
+fn pass_on() -> ExitCode {
+    let answer = read().and_then(|(command, config)| {
+        let version = config["cniVersion"].as_str().unwrap_or_default().to_owned();
+        shim::run(command, &config).map_err(|error| (version, error))
+    });
+    match answer {
+        Ok(answer) => {
+            tell(&answer.text);
+            if answer.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err((version, error)) => {
+            tell(&format!("{}\n", error.answer(&version)));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn run_bridge(call: &Call) -> Result<Value, Error> {

@@ -79,6 +79,11 @@ pub(crate) fn cli_download(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, hco::downloads::run)
 }
 
+/// `macvtap-device-plugin`
+pub(crate) fn macvtap_device_plugin(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, cnao::macvtap::run)
+}
+
 /// `secondary-dns`
 pub(crate) fn secondary_dns(words: Vec<OsString>) -> anyhow::Result<()> {
     serve(words, cnao::secondary_dns::run)

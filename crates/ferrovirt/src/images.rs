@@ -126,14 +126,14 @@ pub(crate) fn default_workshop() -> anyhow::Result<Workshop> {
 fn workshop(cache: PathBuf) -> anyhow::Result<Workshop> {
     let binary = std::env::current_exe().context("cannot find this program's own file")?;
     let (launcher, container_disk) = (binary.with_file_name("virt-launcher"), binary.with_file_name("container-disk"));
-    let virtctl = binary.with_file_name("virtctl");
-    Ok(Workshop { cache, binary, launcher, virtctl, container_disk })
+    let (virtctl, cni) = (binary.with_file_name("virtctl"), binary.with_file_name("ferrovirt-cni"));
+    Ok(Workshop { cache, binary, launcher, virtctl, container_disk, cni })
 }
 
 /// Builds what is not up to date.
 pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
     if let Some(missing) =
-        [&shop.launcher, &shop.virtctl, &shop.container_disk].into_iter().find(|program| !program.is_file())
+        [&shop.launcher, &shop.virtctl, &shop.container_disk, &shop.cni].into_iter().find(|program| !program.is_file())
     {
         let error = anyhow::anyhow!("{} is missing", missing.display());
         return Err(advise(error, "`make build` puts it beside the program"));

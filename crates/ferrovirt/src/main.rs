@@ -20,6 +20,7 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod plugins;
 mod power;
 mod process;
 mod service_route;
@@ -63,6 +64,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("multus-daemon", components::multus_daemon, ""),
     ("bridge-marker", components::bridge_marker, ""),
     ("kubevirt-ipam-controller", components::ipam_controller, ""),
+    ("macvtap-device-plugin", components::macvtap_device_plugin, ""),
     ("secondary-dns", components::secondary_dns, ""),
     ("tekton-task", components::tekton_task, ""),
     ("ssp-operator", components::ssp_operator, ""),

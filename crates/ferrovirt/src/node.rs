@@ -9,7 +9,7 @@ use kubelet::node::{self, config};
 use crate::failure::advise;
 use crate::nodes::Number;
 use crate::state::State;
-use crate::{at_rest, cluster, terminal};
+use crate::{at_rest, cluster, plugins, terminal};
 
 /// Runs a node until it ends, or this command is told to, which is its power switch.
 pub(crate) async fn run(state: &State, number: Number) -> anyhow::Result<()> {
@@ -50,6 +50,7 @@ impl Started {
 pub(crate) async fn start(state: &State, number: Number) -> anyhow::Result<Started> {
     let config = state.node(number)?;
     cluster::write_node_secrets(state, &config)?;
+    plugins::lay_out(&config)?;
     state.rotate(&config.name)?;
     let child = node::start::start(&config, &state.log(&config.name)).await?;
     let process = sys::process::Handle::open(child.id())?.with_context(|| format!("init of {number} ended at once"))?;

@@ -78,7 +78,8 @@ mod tests {
             binary: none.clone(),
             launcher: none.clone(),
             virtctl: none.clone(),
-            container_disk: none,
+            container_disk: none.clone(),
+            cni: none,
         };
         let layout = shop.layout();
         fs::create_dir_all(layout.blobs()).unwrap();

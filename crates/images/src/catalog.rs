@@ -76,8 +76,9 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// Links of the multicall binary.
-const COMPONENTS: [&str; 34] = [
+const COMPONENTS: [&str; 36] = [
     "multus-daemon",
+    "macvtap-device-plugin",
     "secondary-dns",
     "hyperconverged-cluster-cli-download",
     "installer",
@@ -203,7 +204,7 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
 
     let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
-    let binary = hash_files(&[&shop.binary, &shop.container_disk, &shop.virtctl])?;
+    let binary = hash_files(&[&shop.binary, &shop.container_disk, &shop.cni, &shop.virtctl])?;
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
         Image::Pause => format!("{recipe} {}", hash(&[component.identity.as_bytes()])),
@@ -237,6 +238,8 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         ours.file("usr/bin/ferrovirt", &shop.binary, 0o755, 0);
         // Lent to images of disks that the kubelet pulls for an importer.
         ours.file("usr/bin/cdi-image-server", &shop.container_disk, 0o755, 0);
+        // Put on nodes by a pod of this image.
+        ours.file("usr/bin/ferrovirt-cni", &shop.cni, 0o755, 0);
         offer(&mut ours, &shop.virtctl)?;
         links(&mut ours, &COMPONENTS, "ferrovirt");
         let start = Start { entrypoint: strings(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };

@@ -152,6 +152,8 @@ pub struct Workshop {
     pub virtctl: PathBuf,
     /// The static `container-disk` binary.
     pub container_disk: PathBuf,
+    /// The static `ferrovirt-cni` binary, which is put on nodes from the component image.
+    pub cni: PathBuf,
 }
 
 impl Workshop {

@@ -21,8 +21,8 @@ use crate::error::Result;
 use crate::uplink::Uplinks;
 use crate::{cni, netns};
 
-/// Where plugins are looked for: what the distribution brings, what pods of plugins install.
-const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
+/// Where plugins are looked for: the product's own, what the distribution brings, what pods of plugins install.
+const PLUGINS: [&str; 3] = [crate::node::config::PLUGINS, "/usr/lib/cni", "/opt/cni/bin"];
 
 /// The networks of this node's pods.
 pub(crate) fn networks(config: &Config, client: &Client, events: &Recorder) -> Networks {

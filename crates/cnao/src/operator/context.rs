@@ -18,6 +18,9 @@ use crate::Error;
 /// What the kubelets of the embedded cluster have in their version: they attach networks themselves.
 const OWN_KUBELET: &str = "+ferrovirt";
 
+/// How the marker of ovs-cni names the bridges of a node.
+const OVS: &str = "ovs-cni.network.kubevirt.io/";
+
 /// Shared by the workers.
 pub struct Context {
     /// The API server.
@@ -45,6 +48,12 @@ impl Context {
     pub(super) fn kubelets_attach(&self) -> bool {
         let nodes = self.nodes.list();
         !nodes.is_empty() && nodes.iter().all(|node| version(node).contains(OWN_KUBELET))
+    }
+
+    /// True when a node says that it has a bridge of Open vSwitch.
+    pub(super) fn has_ovs(&self) -> bool {
+        let capacity = |node: Node| node.status.and_then(|status| status.capacity).unwrap_or_default();
+        self.nodes.list().into_iter().any(|node| !capacity(node).is_empty())
     }
 
     /// True when one copy of a controller is as good as two.
@@ -81,14 +90,19 @@ fn version(node: &Node) -> &str {
     info.map(|info| info.kubelet_version.as_str()).unwrap_or_default()
 }
 
-/// Keeps of a node which kubelet it has.
+/// Keeps of a node which kubelet it has, and which bridges of Open vSwitch.
 pub(super) fn trim_node(node: &mut Node) {
     node.metadata.annotations = None;
     node.metadata.labels = None;
     node.spec = None;
-    let info = node.status.take().and_then(|status| status.node_info);
+    let status = node.status.take().unwrap_or_default();
+    let capacity = status.capacity.map(|mut all| {
+        all.retain(|name, _| name.starts_with(OVS));
+        all
+    });
+    let info = status.node_info;
     let info = info.map(|info| NodeSystemInfo { kubelet_version: info.kubelet_version, ..NodeSystemInfo::default() });
-    node.status = Some(NodeStatus { node_info: info, ..NodeStatus::default() });
+    node.status = Some(NodeStatus { node_info: info, capacity, ..NodeStatus::default() });
 }
 
 /// Keeps of a Deployment how many of its pods run, and their containers.
@@ -112,12 +126,13 @@ fn trim_pod(spec: Option<&mut PodSpec>) {
 
 /// The kubelets that were seen last, for who only wants to know when they change.
 #[derive(Default)]
-pub(super) struct Kubelets(HashMap<Key, String>);
+pub(super) struct Kubelets(HashMap<Key, (String, bool)>);
 
 impl Kubelets {
-    /// Whether the kubelet of the node `key` is another one `now`.
+    /// Whether the kubelet of the node `key` is another one `now`, or has bridges of Open vSwitch and had none.
     pub(super) fn differs(&mut self, key: &Key, now: Option<&Node>) -> bool {
-        match now.map(|node| version(node).to_owned()) {
+        let has_ovs = |node: &Node| node.status.iter().flat_map(|status| &status.capacity).any(|all| !all.is_empty());
+        match now.map(|node| (version(node).to_owned(), has_ovs(node))) {
             None => self.0.remove(key).is_some(),
             Some(now) => self.0.insert(key.clone(), now.clone()) != Some(now),
         }

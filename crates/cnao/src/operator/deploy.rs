@@ -25,6 +25,7 @@ use crate::Error;
 use crate::ipam;
 use crate::kubemacpool::range::CONFIG;
 use crate::kubemacpool::{Range, certificates, manifests as pool};
+use crate::linux_bridge::CONSTRAINTS;
 
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -52,9 +53,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         return Ok(Next::Wait);
     }
     context.requests.hold(&config).await.map_err(Error::api("patch", "NetworkAddonsConfig", &key.name))?;
-    let plan = plan::plan(&config, look(context).await?);
+    let cluster = look(context).await?;
+    let plan = plan::plan(&config, cluster);
     // What is refused changes nothing of what is there.
-    let applied = if plan.refused.is_empty() { install(context, &config, &plan).await } else { Ok(LOOK) };
+    let applied = if plan.refused.is_empty() { install(context, &config, &plan, cluster).await } else { Ok(LOOK) };
     let failure = applied.as_ref().err().map(|error| operator::failure(error));
     let current = context.configs.get(key).unwrap_or(config);
     let seen = Seen { deployments: context.deployments.list(), daemon_sets: context.daemon_sets.list(), failure };
@@ -66,7 +68,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 async fn look(context: &Context) -> Result<Cluster, Error> {
     let has_kind = is_of_others(context, DEFINITIONS[0].0).await?;
     let has_claims = is_of_others(context, CLAIMS.0).await?;
-    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind, has_claims })
+    let openshift = openshift(context).await?;
+    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind, has_claims, has_ovs: context.has_ovs(), openshift })
 }
 
 /// Whether somebody else brought the kind.
@@ -79,7 +82,12 @@ async fn is_of_others(context: &Context, definition: &str) -> Result<bool, Error
     Ok(held.is_some_and(|held| !ours(held.labels())))
 }
 
-async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -> Result<Duration, Error> {
+async fn install(
+    context: &Context,
+    config: &NetworkAddonsConfig,
+    plan: &Plan,
+    cluster: Cluster,
+) -> Result<Duration, Error> {
     let (release, mut again) = (&context.release, LOOK);
     let mut input = Input {
         namespace: release.namespace.clone(),
@@ -88,6 +96,7 @@ async fn install(context: &Context, config: &NetworkAddonsConfig, plan: &Plan) -
         replicas: if context.has_one_node() { 1 } else { 2 },
         answers: answers(context, (pool::DEPLOYMENT, pool::MUTATOR)),
         ipam_answers: answers(context, (ipam::manifests::DEPLOYMENT, ipam::names::MUTATOR)),
+        openshift: cluster.openshift,
         ..Input::default()
     };
     let mut first = Vec::new();
@@ -128,6 +137,12 @@ async fn renew(context: &Context, ring: &Keyring, first: &mut Vec<Value>) -> Res
     let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
     first.extend(ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version)));
     Ok((renewed.bundle, renewed.again))
+}
+
+/// Whether pods are admitted as OpenShift admits them.
+async fn openshift(context: &Context) -> Result<bool, Error> {
+    let (version, kind) = CONSTRAINTS;
+    operator::serves(&context.client, version, &[kind]).await.map_err(Error::api("list", "kinds", version))
 }
 
 /// Whether the pods of a Deployment answer its webhook, or did: objects are judged from then on.

@@ -23,7 +23,7 @@ pub fn operator() -> Result<String, serde_saphyr::ser_error::Error> {
     let mut out = Documents::new();
     out.add(&json!({
         "apiVersion": "v1", "kind": "Namespace",
-        // The marker of bridges is in the network of its node.
+        // The marker of bridges is in the network of its node, and plugins are put into a directory of it.
         "metadata": { "name": NAMESPACE, "labels": { "pod-security.kubernetes.io/enforce": "privileged" } },
     }))?;
     out.add_definition(OBJECT);
@@ -68,6 +68,8 @@ fn rights() -> Vec<Value> {
             APPLY,
         ),
         rule("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"], APPLY),
+        // Where there is that kind.
+        rule("security.openshift.io", &["securitycontextconstraints"], APPLY),
     ];
     let mut own = vec![
         rule("", &["secrets", "configmaps", "services", "serviceaccounts"], APPLY),

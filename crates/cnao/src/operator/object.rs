@@ -43,7 +43,7 @@ pub struct Spec {
     pub linux_bridge: Option<Value>,
     /// Links of nodes for machines alone.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub macvtap: Option<Value>,
+    pub macvtap: Option<Macvtap>,
     /// Networks beside the pod's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub multus: Option<Value>,
@@ -95,6 +95,15 @@ impl KubeSecondaryDns {
     pub fn name_server_ip(&self) -> &str {
         self.name_server_ip.as_deref().unwrap_or_default()
     }
+}
+
+/// Links of nodes for machines alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Macvtap {
+    /// The ConfigMap that says which links.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_plugin_config: Option<String>,
 }
 
 /// MAC addresses.

@@ -11,6 +11,8 @@ use crate::bridge_marker::manifests as marker;
 use crate::ipam::manifests as ipam;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
+use crate::linux_bridge;
+use crate::macvtap::manifests as macvtap;
 use crate::multus::manifests as multus;
 use crate::secondary_dns::manifests as dns;
 
@@ -35,6 +37,8 @@ pub struct Input {
     pub ipam_ca_bundle: String,
     /// That controller answers: pods of machines are judged by it.
     pub ipam_answers: bool,
+    /// The cluster is one of OpenShift.
+    pub openshift: bool,
 }
 
 /// Labels of everything this operator owns.
@@ -83,6 +87,8 @@ pub fn render(config: &NetworkAddonsConfig, operands: &[Operand], input: &Input)
             Operand::MultusDaemon => all.extend(multus_daemon(config, input)),
             Operand::KubeMacPool => all.extend(kubemacpool(config, input)),
             Operand::BridgeMarker => all.extend(bridge_marker(config, input)),
+            Operand::LinuxBridge => all.extend(linux_bridge(config, input)),
+            Operand::Macvtap => all.extend(macvtap(config, input)),
             Operand::SecondaryDns => all.extend(secondary_dns(config, input)),
             Operand::IpamController => all.extend(ipam_controller(config, input)),
         }
@@ -104,6 +110,27 @@ fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
         image: input.image.clone(),
         pull_policy: pull_policy(config),
         placement: workloads(config),
+    })
+}
+
+fn linux_bridge(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    linux_bridge::render(&linux_bridge::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: workloads(config),
+        openshift: input.openshift,
+    })
+}
+
+fn macvtap(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
+    let named = config.spec.macvtap.as_ref().and_then(|wanted| wanted.device_plugin_config.clone());
+    macvtap::render(&macvtap::Input {
+        namespace: input.namespace.clone(),
+        image: input.image.clone(),
+        pull_policy: pull_policy(config),
+        placement: workloads(config),
+        config: named.filter(|name| !name.is_empty()).unwrap_or_else(|| macvtap::CONFIG.to_owned()),
     })
 }
 
@@ -199,11 +226,15 @@ pub fn every(namespace: &str) -> Vec<Value> {
             Operand::MultusDaemon,
             Operand::KubeMacPool,
             Operand::BridgeMarker,
+            Operand::LinuxBridge,
+            Operand::Macvtap,
             Operand::SecondaryDns,
             Operand::IpamController,
         ],
         &input,
     );
+    // The constraints themselves are of a kind that OpenShift alone has, and what is here is watched.
+    all.extend(linux_bridge::grant(namespace));
     let metadata = json!({ "name": SECRET, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

@@ -18,6 +18,10 @@ pub enum Operand {
     KubeMacPool,
     /// Marks of nodes with their bridges.
     BridgeMarker,
+    /// The CNI plugins bridge and tuning.
+    LinuxBridge,
+    /// Links of nodes as devices.
+    Macvtap,
     /// Names of machines on secondary networks.
     SecondaryDns,
     /// Addresses that outlive pods: their definition.
@@ -35,6 +39,10 @@ pub struct Cluster {
     pub has_kind: bool,
     /// Somebody else brought the kind IPAMClaim.
     pub has_claims: bool,
+    /// A node has a bridge of Open vSwitch.
+    pub has_ovs: bool,
+    /// It is one of OpenShift.
+    pub openshift: bool,
 }
 
 /// What becomes of an object.
@@ -70,10 +78,17 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
         plan.operands.push(Operand::BridgeMarker);
         match cluster.kubelets_attach {
             true => plan.notes.push("linuxBridge: the plugins are those of the kubelets of this cluster".to_owned()),
-            // Machines on the pod's network need none of it.
-            false => plan.notes.push(
-                "linuxBridge: nodes are marked with their bridges, but the CNI plugins bridge and tuning are not installed in \
-                 this version: they have to be on the nodes"
+            false => plan.operands.push(Operand::LinuxBridge),
+        }
+    }
+    if spec.macvtap.is_some() {
+        match (cluster.openshift, cluster.kubelets_attach) {
+            (true, _) => {
+                plan.refused.push("`macvtap` has been requested, but is not supported on OpenShift".to_owned());
+            }
+            (false, false) => plan.operands.push(Operand::Macvtap),
+            (false, true) => plan.missing.push(
+                "macvtap: the nodes of this cluster have device files of their own, among them none of macvtap links: use linuxBridge"
                     .to_owned(),
             ),
         }
@@ -81,20 +96,16 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
     if spec.kubevirt_ipam_controller.is_some() {
         ipam(cluster, &mut plan);
     }
-    let absent = [
-        (
-            spec.macvtap.is_some(),
-            "macvtap",
-            "macvtap is not deployed in this version: install its device plugin and its CNI plugin",
-        ),
-        (
-            spec.ovs.is_some(),
-            "ovs",
-            "Open vSwitch and its CNI plugin have to be installed on the nodes, and are not by this operator",
-        ),
-    ];
-    plan.missing
-        .extend(absent.into_iter().filter(|(asked, ..)| *asked).map(|(_, field, why)| format!("{field}: {why}")));
+    if spec.ovs.is_some() {
+        match cluster.has_ovs {
+            true => plan.notes.push("ovs: the nodes have Open vSwitch and its CNI plugin".to_owned()),
+            false => plan.missing.push(
+                "ovs: no node says that it has a bridge of Open vSwitch: install Open vSwitch and ovs-cni, whose marker says so, on \
+                 the nodes"
+                    .to_owned(),
+            ),
+        }
+    }
     plan
 }
 
@@ -103,7 +114,7 @@ fn ipam(cluster: Cluster, plan: &mut Plan) {
     if !cluster.has_claims {
         plan.operands.push(Operand::IpamClaims);
     }
-    if !cluster.kubelets_attach {
+    if !cluster.kubelets_attach && !plan.operands.contains(&Operand::MultusDaemon) {
         let message = "kubevirtIpamController: addresses are kept by the CNI plugins that know IPAMClaims, as that of OVN-Kubernetes does";
         plan.notes.push(message.to_owned());
     }
@@ -199,22 +210,11 @@ mod tests {
     fn what_is_asked_for_is_deployed_or_named() {
         let found = of(json!({ "kubeMacPool": {} }), Cluster::default());
         assert_eq!((found.operands, found.missing), (vec![Operand::KubeMacPool], Vec::new()));
-        let all = ["macvtap", "ovs"];
-        for field in all {
-            let found = of(json!({ field: {} }), Cluster::default());
-            assert!(found.missing.len() == 1 && found.missing[0].starts_with(field), "{field}: {found:?}");
-        }
+        let found = of(json!({ "ovs": {} }), Cluster::default());
+        assert!(found.missing.len() == 1 && found.missing[0].starts_with("ovs: "), "{found:?}");
+        let found = of(json!({ "ovs": {} }), Cluster { has_ovs: true, ..Cluster::default() });
+        assert!(found.missing.is_empty() && found.notes == ["ovs: the nodes have Open vSwitch and its CNI plugin"]);
         assert_eq!(of(json!({}), Cluster::default()), Plan::default());
-    }
-
-    /// Machines on the network of their pod need no network beside it: what HyperConverged always asks for degrades no cluster.
-    #[test]
-    fn a_cluster_without_further_networks_is_told_so() {
-        for field in ["linuxBridge"] {
-            let found = of(json!({ field: {} }), Cluster::default());
-            assert!(found.missing.is_empty() && found.notes.len() == 1, "{field}: {found:?}");
-            assert!(found.notes[0].starts_with(field) && found.notes[0].contains("in this version"), "{found:?}");
-        }
     }
 
     #[test]
@@ -239,6 +239,29 @@ mod tests {
         assert!(both.operands.is_empty() && both.missing.len() == 1, "{both:?}");
         let theirs = of(json!({ "multus": {} }), theirs);
         assert!(theirs.operands.is_empty() && theirs.missing.is_empty(), "{theirs:?}");
+    }
+
+    #[test]
+    fn plugins_are_installed_where_the_kubelets_bring_none() {
+        let theirs = of(json!({ "linuxBridge": {} }), Cluster::default());
+        assert_eq!((theirs.operands, theirs.notes), (vec![Operand::BridgeMarker, Operand::LinuxBridge], Vec::new()));
+        let embedded = Cluster { kubelets_attach: true, ..Cluster::default() };
+        let ours = of(json!({ "linuxBridge": {} }), embedded);
+        assert!(ours.operands == [Operand::BridgeMarker] && ours.notes.len() == 1, "{ours:?}");
+    }
+
+    #[test]
+    fn links_are_devices_where_nodes_have_their_files() {
+        let embedded = Cluster { kubelets_attach: true, ..Cluster::default() };
+        let openshift = Cluster { openshift: true, ..Cluster::default() };
+        let asked = || json!({ "macvtap": {} });
+        assert_eq!(of(asked(), Cluster::default()).operands, [Operand::Macvtap]);
+        assert!(of(asked(), embedded).missing[0].starts_with("macvtap: "));
+        let refused = of(asked(), openshift);
+        assert!(
+            refused.operands.is_empty() && refused.refused[0].contains("not supported on OpenShift"),
+            "{refused:?}"
+        );
     }
 
     #[track_caller]

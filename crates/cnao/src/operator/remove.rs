@@ -11,11 +11,10 @@ use serde_json::{Value, json};
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
 use super::{operands, status};
-use crate::Error;
-use crate::ipam;
 use crate::ipam::claim::IPAMClaim;
 use crate::kubemacpool::reservation::LABEL;
 use crate::kubemacpool::{certificates, manifests as pool};
+use crate::{Error, ipam, linux_bridge};
 
 /// Takes everything away and lets the object go. The kind of networks stays: networks of others are of it.
 ///
@@ -43,6 +42,7 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     let namespace = &context.release.namespace;
     let mut wanted: Vec<String> = wanted.iter().map(apply::address).collect();
     let mut every = operands::every(namespace);
+    every.push(linux_bridge::constraints());
     let ring = certificates::keyring(namespace, Lifetimes::default());
     let stays = with_webhook(namespace, (pool::DEPLOYMENT, pool::MUTATOR), &ring, &mut every, &mut wanted);
     let ring = ipam::certificates::keyring(namespace, Lifetimes::default());

@@ -22,6 +22,10 @@ fn marker() -> String {
     format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/bridge-marker")
 }
 
+fn daemon_set(name: &str) -> String {
+    format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{name}")
+}
+
 struct Scene {
     cluster: Cluster,
     _running: Running,
@@ -85,6 +89,10 @@ async fn what_the_object_asks_for_is_deployed_and_taken_away_with_it() {
     until("the pool is waited for", async || (scene.said("Progressing").await?["status"] == "True").then_some(()))
         .await;
     assert!(scene.cluster.get(HOOKS).await.is_none(), "nobody would answer");
+    assert!(
+        scene.cluster.get(&daemon_set("kube-cni-linux-bridge-plugin")).await.is_none(),
+        "kubelets have the plugins"
+    );
     scene.roll_out().await;
     let set = scene.cluster.get(&marker()).await.unwrap();
     let status = json!({ "status": {
@@ -187,6 +195,28 @@ async fn a_cluster_whose_kubelets_attach_no_networks_gets_what_does() {
     scene.merge(json!({ "spec": { "multus": null, "multusDynamicNetworks": null, "linuxBridge": {} } })).await;
     until("it is gone", async || scene.cluster.get(&daemon).await.is_none().then_some(())).await;
     assert!(scene.cluster.get(pools).await.is_none() && scene.cluster.get(DEFINITION).await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plugins_are_put_on_nodes_whose_kubelets_bring_none() {
+    let scene = scene("v1.33.0").await;
+    scene.create(json!({ "linuxBridge": {}, "macvtap": { "devicePluginConfig": "ours" } })).await;
+    let (plugins, devices) = (daemon_set("kube-cni-linux-bridge-plugin"), daemon_set("macvtap-cni"));
+    let set = until("the plugins are", async || scene.cluster.get(&plugins).await).await;
+    let pod = &set["spec"]["template"]["spec"];
+    assert_eq!(
+        (&pod["serviceAccountName"], &pod["initContainers"][0]["image"]),
+        (&json!("linux-bridge"), &json!("r/component"))
+    );
+    let account = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/linux-bridge");
+    assert!(scene.cluster.get(&account).await.is_some());
+    until("nodes are marked", async || scene.cluster.get(&marker()).await).await;
+    let set = until("links are devices", async || scene.cluster.get(&devices).await).await;
+    assert!(set.to_string().contains("\"configMapKeyRef\":{\"key\":\"DP_MACVTAP_CONF\",\"name\":\"ours\"}"), "{set}");
+    scene.merge(json!({ "spec": { "linuxBridge": null, "macvtap": null } })).await;
+    for name in [&plugins, &devices, &marker(), &account] {
+        until("it is gone", async || scene.cluster.get(name).await.is_none().then_some(())).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

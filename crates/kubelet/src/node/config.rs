@@ -112,6 +112,11 @@ impl Config {
         self.dir.join("secrets")
     }
 
+    /// Where the product's own CNI plugins are put on the host: they appear in its [`PLUGINS`].
+    pub fn plugins(&self) -> PathBuf {
+        self.dir.join(PLUGINS.trim_start_matches('/'))
+    }
+
     /// Where this configuration is kept on the host.
     pub fn path(&self) -> PathBuf {
         self.dir.join("config.json")
@@ -131,6 +136,9 @@ fn mac_of(addresses: &[IpNet]) -> Option<[u8; 6]> {
 
 /// The cgroup that holds the nodes of this machine.
 pub const CGROUP: &str = "ferrovirt-nodes";
+
+/// The product's own CNI plugins in the node, for networks beside the pods' own.
+pub const PLUGINS: &str = "/var/lib/ferrovirt/cni";
 
 /// The configuration as the node itself sees it.
 pub const IN_NODE: &str = "/etc/ferrovirt/node.json";
