@@ -48,9 +48,8 @@ fn layer(name: &str) -> Option<Layer> {
 /// Libraries that know no Kubernetes, and so depend on no crate that does.
 const NO_KUBERNETES: [&str; 9] = ["cni", "disk", "net", "nbd", "sys", "libvirt", "tls-verify", "images", "rpc"];
 /// The embedded cluster does not know that virtual machines exist.
-const NO_VIRTUAL_MACHINES: [&str; 7] = [
-    "apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "pod-networks", "kubelet",
-];
+const NO_VIRTUAL_MACHINES: [&str; 7] =
+    ["apimachinery", "kube-store", "kube-apiserver", "kube-controllers", "csi-controllers", "pod-networks", "kubelet"];
 
 pub(crate) fn run(root: &Path) -> Result<()> {
     let mut found = dependencies(&metadata(root)?);

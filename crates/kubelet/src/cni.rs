@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 /// Bridge of the node's pods.
 pub const BRIDGE: &str = "cni0";
 
+/// The product's own CNI plugins in the node, for networks beside the pods' own.
+pub const PLUGINS: &str = "/var/lib/ferrovirt/cni";
+
 /// Where host-local remembers which pod has which address. It lies on memory: pods do not survive their node, so
 /// neither may their addresses.
 pub const LEASES: &str = "/run/cni/networks";

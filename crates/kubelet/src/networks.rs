@@ -22,7 +22,7 @@ use crate::uplink::Uplinks;
 use crate::{cni, netns};
 
 /// Where plugins are looked for: the product's own, what the distribution brings, what pods of plugins install.
-const PLUGINS: [&str; 3] = [crate::node::config::PLUGINS, "/usr/lib/cni", "/opt/cni/bin"];
+const PLUGINS: [&str; 3] = [cni::PLUGINS, "/usr/lib/cni", "/opt/cni/bin"];
 
 /// The networks of this node's pods.
 pub(crate) fn networks(config: &Config, client: &Client, events: &Recorder) -> Networks {

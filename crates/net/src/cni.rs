@@ -149,12 +149,7 @@ pub async fn del(plugins: &Plugins, network: &Network, attachment: &Attachment, 
 ///
 /// # Errors
 /// The first plugin that finds something else.
-pub async fn check(
-    plugins: &Plugins,
-    network: &Network,
-    attachment: &Attachment,
-    result: &Value,
-) -> Result<(), Error> {
+pub async fn check(plugins: &Plugins, network: &Network, attachment: &Attachment, result: &Value) -> Result<(), Error> {
     if FORGETFUL.contains(&network.version.as_str()) {
         return Ok(());
     }

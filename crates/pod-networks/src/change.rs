@@ -129,7 +129,10 @@ mod tests {
         let wanted = selection::parse(annotation, "own").unwrap();
         let found = change(&Record { own: None, entries: entries.to_vec() }, &wanted).unwrap();
         let added: Vec<String> = found.add.iter().map(|one| format!("{}@{}", one.name, one.interface)).collect();
-        assert_eq!((found.remove, added), (remove.iter().map(ToString::to_string).collect(), add.iter().map(ToString::to_string).collect()));
+        assert_eq!(
+            (found.remove, added),
+            (remove.iter().map(ToString::to_string).collect(), add.iter().map(ToString::to_string).collect())
+        );
     }
 
     #[test]
@@ -153,7 +156,8 @@ mod tests {
 
     #[test]
     fn interfaces_without_names_are_not_moved_about() {
-        let made = Record { own: None, entries: vec![entry("own/a", "net1", json!({})), entry("own/b", "net2", json!({}))] };
+        let made =
+            Record { own: None, entries: vec![entry("own/a", "net1", json!({})), entry("own/b", "net2", json!({}))] };
         assert_eq!(change(&made, &selection::parse("a,b", "own").unwrap()), Ok(Change::default()));
         let why = change(&made, &selection::parse("b", "own").unwrap()).unwrap_err();
         assert!(why.contains("own/b does not: add \"interface\": \"net1\""), "{why}");

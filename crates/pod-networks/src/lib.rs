@@ -7,10 +7,10 @@
 //! The embedded cluster's kubelet uses it, and on other clusters the daemon of Multus. What was made is recorded on disk, so that
 //! it is taken back by whichever life of the process stops the sandbox, also after a power cut.
 
-pub mod definition;
 mod attach;
 mod change;
 mod claim;
+pub mod definition;
 mod error;
 mod own;
 mod pool;
@@ -25,16 +25,16 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kit::events::Recorder;
-use kube::{Api, Client, Resource};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client, Resource};
 use net::cni::{Network, Plugins};
 
 pub use crate::attach::asked_for;
-pub use crate::error::{Error, Result};
-pub use crate::status::Interface;
 use crate::claim::Claim;
+pub use crate::error::{Error, Result};
 use crate::records::Records;
 use crate::selection::Selected;
+pub use crate::status::Interface;
 
 /// A network to join, with all that is needed for it.
 #[derive(Clone, Debug)]

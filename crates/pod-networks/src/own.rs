@@ -41,7 +41,8 @@ impl Networks {
     /// # Errors
     /// When the records cannot be read.
     pub fn sandbox_of(&self, uid: &str) -> Result<Option<Sandbox>> {
-        let is_of = |entry: &Entry| entry.attachment.args.iter().any(|(name, value)| name == "K8S_POD_UID" && value == uid);
+        let is_of =
+            |entry: &Entry| entry.attachment.args.iter().any(|(name, value)| name == "K8S_POD_UID" && value == uid);
         for id in self.records.sandboxes()? {
             let own = self.records.load(&id)?.and_then(|record| record.own);
             if let Some(entry) = own.filter(|entry| is_of(entry) && !entry.result.is_null()) {

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::manifests::{self, Input, crds};
+use crate::manifests::{self, Input, constraints, crds};
 use crate::status::{self, Seen, Version};
 use crate::{certificates, customize, remove, rollout};
 
@@ -131,6 +131,9 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
         Some(replicas) => replicas,
         None => replicas(context).await?,
     };
+    let (group, kind) = constraints::KIND;
+    let constrained =
+        operator::serves(&context.client, group, &[kind]).await.map_err(Error::api("look for", group, ""))?;
     let placement = |config: Option<&api::kubevirt::v1::ComponentConfig>| {
         let placement = config.and_then(|config| config.node_placement.clone()).unwrap_or_default();
         Placement {
@@ -150,6 +153,7 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
         workloads: placement(spec.workloads.as_ref()),
         migration_network: migration_network(kubevirt).map(str::to_owned),
         ca_bundle,
+        constrained,
         deployment_id: version.deployment_id.clone(),
         version: context.release.version.clone(),
     })

@@ -80,6 +80,7 @@ fn rights() -> Vec<Value> {
         rule("", &["nodes"], &["list", "patch"]),
         rule("apps", &["deployments", "daemonsets"], APPLY),
         rule("scheduling.k8s.io", &["priorityclasses"], APPLY),
+        rule("security.openshift.io", &["securitycontextconstraints"], APPLY),
         rule("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings", "roles", "rolebindings"], APPLY),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], APPLY),
         rule("apiregistration.k8s.io", &["apiservices"], APPLY),

@@ -1,6 +1,7 @@
 //! Everything the KubeVirt object stands for, as manifests. Pure: the same input is always the same manifests.
 
 pub mod admission;
+pub(crate) mod constraints;
 pub mod crds;
 pub mod kinds;
 pub mod policies;
@@ -35,6 +36,8 @@ pub struct Input {
     pub migration_network: Option<String>,
     /// The bundle that verifies our servers.
     pub ca_bundle: String,
+    /// The cluster admits pods by SecurityContextConstraints.
+    pub constrained: bool,
     /// Version, as labels say it.
     pub version: String,
     /// Names the configuration: workloads carry it, so that what is seen of them is known to be of this one.
@@ -58,6 +61,9 @@ pub fn render(input: &Input) -> Vec<Value> {
     out.extend(admission::render(input));
     out.extend(policies::render(input));
     out.extend(kinds::render());
+    if input.constrained {
+        out.extend(constraints::render(&input.namespace));
+    }
     for manifest in &mut out {
         operator::label(manifest, &labels(input));
     }
@@ -70,7 +76,7 @@ mod tests {
 
     #[test]
     fn every_manifest_has_a_name_and_ours_are_marked() {
-        let input = Input { namespace: "kubevirt".into(), replicas: 1, ..Default::default() };
+        let input = Input { namespace: "kubevirt".into(), replicas: 1, constrained: true, ..Default::default() };
         let all = render(&input);
         let mut seen = std::collections::BTreeSet::new();
         for manifest in &all {

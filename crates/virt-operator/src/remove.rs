@@ -43,7 +43,7 @@ pub(crate) async fn sync(context: &Context, kubevirt: &KubeVirt) -> Result<Next,
 }
 
 async fn everything_else(context: &Context, namespace: &str) -> Result<(), Error> {
-    let input = Input { namespace: namespace.to_owned(), ..Default::default() };
+    let input = Input { namespace: namespace.to_owned(), constrained: true, ..Default::default() };
     let mut all: Vec<String> = manifests::render(&input).iter().map(apply::address).collect();
     // Webhooks go first: nothing answers them any more.
     all.sort_by_key(|address| !address.contains("webhookconfigurations"));

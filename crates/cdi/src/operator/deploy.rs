@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::context::{Context, PRIORITY};
-use super::manifests::{self, Input, crds, monitoring, workloads};
+use super::manifests::{self, Input, constraints, crds, monitoring, workloads};
 use super::status::{self, Seen, phase};
 use super::{Release, authority, certificates, remove};
 use crate::{Error, token};
@@ -93,6 +93,9 @@ async fn install(context: &Context, cdi: &CDI, configuration: &str) -> Result<Ne
     let mut wanted = input(context, cdi, configuration, bundle);
     let monitors = operator::serves(&context.client, monitoring::VERSION, &monitoring::KINDS).await;
     wanted.monitoring = monitors.map_err(Error::api("look for", monitoring::VERSION, ""))?;
+    let (group, kind) = constraints::KIND;
+    let constrained = operator::serves(&context.client, group, &[kind]).await;
+    wanted.constrained = constrained.map_err(Error::api("look for", group, ""))?;
     let mut all = manifests::render(&wanted);
     customise(&mut all, cdi).map_err(Error::Customize)?;
     // Pods mount certificates and start from accounts: what they need goes first, or they wait for a retry. The webhooks
@@ -203,6 +206,7 @@ fn input(context: &Context, cdi: &CDI, configuration: &str, ca_bundle: String) -
         ca_bundle,
         version: context.release.version.clone(),
         monitoring: false,
+        constrained: false,
         configuration: configuration.to_owned(),
         render_claims: config.webhook_pvc_rendering.as_deref() != Some("Disabled"),
     }

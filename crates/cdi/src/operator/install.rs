@@ -68,6 +68,7 @@ fn rights() -> Vec<Value> {
         rule("rbac.authorization.k8s.io", &["clusterroles", "clusterrolebindings"], APPLY),
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], APPLY),
         rule("apiregistration.k8s.io", &["apiservices"], APPLY),
+        rule("security.openshift.io", &["securitycontextconstraints"], APPLY),
         rule(
             "admissionregistration.k8s.io",
             &["validatingwebhookconfigurations", "mutatingwebhookconfigurations"],

@@ -1,6 +1,7 @@
 //! Everything the CDI object stands for, as manifests. Pure: the same input is always the same manifests.
 
 pub mod admission;
+pub(crate) mod constraints;
 pub mod crds;
 pub mod monitoring;
 pub mod network;
@@ -41,6 +42,8 @@ pub struct Input {
     pub configuration: String,
     /// Whether the cluster knows the kinds of Prometheus' operator.
     pub monitoring: bool,
+    /// The cluster admits pods by SecurityContextConstraints.
+    pub constrained: bool,
     /// Whether plain claims are rendered with the profile of their storage class.
     pub render_claims: bool,
 }
@@ -63,6 +66,9 @@ pub fn render(input: &Input) -> Vec<Value> {
     if input.monitoring {
         out.extend(monitoring::render(input));
     }
+    if input.constrained {
+        out.push(constraints::render(&input.namespace));
+    }
     out.extend(admission::render(input));
     for manifest in &mut out {
         operator::label(manifest, &labels(&input.version));
@@ -72,7 +78,13 @@ pub fn render(input: &Input) -> Vec<Value> {
 
 /// All that can be rendered for `namespace`, whatever the object asks for and the cluster knows.
 pub fn every(namespace: &str) -> Vec<Value> {
-    let input = Input { namespace: namespace.to_owned(), monitoring: true, render_claims: true, ..Input::default() };
+    let input = Input {
+        namespace: namespace.to_owned(),
+        monitoring: true,
+        constrained: true,
+        render_claims: true,
+        ..Input::default()
+    };
     render(&input)
 }
 
@@ -86,6 +98,7 @@ mod tests {
             namespace: "cdi".into(),
             replicas: [1; 3],
             monitoring: true,
+            constrained: true,
             render_claims: true,
             ..Input::default()
         };

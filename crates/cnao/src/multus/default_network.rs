@@ -89,6 +89,9 @@ mod tests {
             {"type": "b", "capabilities": {"bandwidth": true}}]}"#;
         let own: Value = serde_json::from_str(&own(&choose(&[file("1.conf", text)]).unwrap(), "/run/s")).unwrap();
         assert_eq!(own["capabilities"], json!({ "portMappings": true, "bandwidth": true }));
-        assert_eq!((&own["cniVersion"], &own["type"], &own["socket"]), (&json!("0.4.0"), &json!(SHIM), &json!("/run/s")));
+        assert_eq!(
+            (&own["cniVersion"], &own["type"], &own["socket"]),
+            (&json!("0.4.0"), &json!(SHIM), &json!("/run/s"))
+        );
     }
 }

@@ -91,7 +91,8 @@ impl Files {
     fn configure(&self) -> Result<(), String> {
         let network = default_network::choose(&read(&self.config_dir))?;
         let own = default_network::own(&network, &self.socket.display().to_string());
-        replace(&self.config_dir.join(OWN), own.as_bytes(), 0o600).map_err(|error| format!("cannot write {OWN}: {error}"))
+        replace(&self.config_dir.join(OWN), own.as_bytes(), 0o600)
+            .map_err(|error| format!("cannot write {OWN}: {error}"))
     }
 
     /// Lets the container runtime use the cluster's own configuration again.
@@ -237,7 +238,9 @@ mod tests {
         task.await.unwrap().unwrap();
         files.install_shim(Path::new("/bin/true")).unwrap();
         let _listener = files.listen().unwrap();
-        assert!(root.path().join("opt/cni/bin/multus-shim").exists() && root.path().join("run/multus/multus.sock").exists());
+        assert!(
+            root.path().join("opt/cni/bin/multus-shim").exists() && root.path().join("run/multus/multus.sock").exists()
+        );
         for _ in 0..2 {
             files.uninstall();
         }

@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// When it is not there, or is another one by now.
 pub(super) async fn of_call(client: &Client, call: &Call) -> Result<Pod, Failure> {
     let (namespace, name) = (call.argument("K8S_POD_NAMESPACE"), call.argument("K8S_POD_NAME"));
-    let later = |why: String| Failure { code: LATER, message: format!("cannot read the pod {namespace}/{name}: {why}") };
+    let later =
+        |why: String| Failure { code: LATER, message: format!("cannot read the pod {namespace}/{name}: {why}") };
     if namespace.is_empty() || name.is_empty() {
         return Err(later("CNI_ARGS lacks K8S_POD_NAMESPACE or K8S_POD_NAME".into()));
     }
@@ -34,7 +35,9 @@ pub(super) async fn of_call(client: &Client, call: &Call) -> Result<Pod, Failure
         Err(_) => return Err(later("the API server does not answer".into())),
     };
     let uid = call.argument("K8S_POD_UID");
-    let is_it = uid.is_empty() || pod.uid().as_deref() == Some(uid) || pod.annotations().get(STATIC).is_some_and(|known| known == uid);
+    let is_it = uid.is_empty()
+        || pod.uid().as_deref() == Some(uid)
+        || pod.annotations().get(STATIC).is_some_and(|known| known == uid);
     match is_it {
         true => Ok(pod),
         false => Err(later(format!("it is another one by now, and the sandbox is that of {uid}"))),

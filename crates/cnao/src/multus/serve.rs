@@ -121,10 +121,7 @@ impl Daemon {
 
 /// Serves the socket until `stop`.
 pub(super) async fn serve(listener: UnixListener, daemon: Arc<Daemon>, stop: CancellationToken) {
-    let router = Router::new()
-        .route("/cni", post(cni))
-        .layer(DefaultBodyLimit::max(LARGEST))
-        .with_state(daemon);
+    let router = Router::new().route("/cni", post(cni)).layer(DefaultBodyLimit::max(LARGEST)).with_state(daemon);
     let served = axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await });
     if let Err(error) = served.await {
         tracing::error!(%error, "the socket of the node is not served any more");

@@ -69,7 +69,13 @@ async fn look(context: &Context) -> Result<Cluster, Error> {
     let has_kind = is_of_others(context, DEFINITIONS[0].0).await?;
     let has_claims = is_of_others(context, CLAIMS.0).await?;
     let openshift = openshift(context).await?;
-    Ok(Cluster { kubelets_attach: context.kubelets_attach(), has_kind, has_claims, has_ovs: context.has_ovs(), openshift })
+    Ok(Cluster {
+        kubelets_attach: context.kubelets_attach(),
+        has_kind,
+        has_claims,
+        has_ovs: context.has_ovs(),
+        openshift,
+    })
 }
 
 /// Whether somebody else brought the kind.

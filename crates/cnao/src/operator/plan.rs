@@ -138,7 +138,8 @@ fn dynamic_networks(has_multus: bool, wanted: &Value, cluster: Cluster, plan: &m
     if !has_multus {
         plan.refused.push(format!("{field} changes what multus has made: ask for multus too"));
     } else if cluster.kubelets_attach {
-        plan.notes.push(format!("{field}: the kubelets of this cluster change the interfaces of running pods themselves"));
+        plan.notes
+            .push(format!("{field}: the kubelets of this cluster change the interfaces of running pods themselves"));
     } else if cluster.has_kind {
         plan.missing.push(format!(
             "{field}: the cluster has a Multus of its own, which this operator does not reach: install its controller of dynamic \

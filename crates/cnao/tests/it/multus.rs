@@ -48,7 +48,8 @@ async fn node(test: &str) -> Node {
     documents.insert(0, json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "kube-system" } }));
     let cluster = Cluster::with(documents).await;
     let name = format!("mul-{}-{test}", std::process::id() % 100_000);
-    let mut node = Node { cluster, dir: tempfile::tempdir().unwrap(), stop: CancellationToken::new(), daemon: None, name };
+    let mut node =
+        Node { cluster, dir: tempfile::tempdir().unwrap(), stop: CancellationToken::new(), daemon: None, name };
     ip(&["netns", "add", &node.name]);
     std::fs::create_dir_all(node.at("net.d")).unwrap();
     std::fs::write(node.at("net.d/10-own.conflist"), node.own_network().to_string()).unwrap();
@@ -112,7 +113,8 @@ impl Node {
         });
         let request = Request::post("/cni").header("content-type", "application/json").header("host", "node");
         let request = request.body(Full::new(Bytes::from(body.to_string()))).unwrap();
-        let response = tokio::time::timeout(Duration::from_secs(60), sender.send_request(request)).await.unwrap().unwrap();
+        let response =
+            tokio::time::timeout(Duration::from_secs(60), sender.send_request(request)).await.unwrap().unwrap();
         let good = response.status().is_success();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).unwrap() };
@@ -157,7 +159,8 @@ impl Node {
     /// Names of the interfaces that the pod's annotation tells of.
     async fn told(&self) -> Vec<String> {
         let pod = self.cluster.get("/api/v1/namespaces/default/pods/pod").await.unwrap();
-        let text = pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"].as_str().unwrap_or("[]").to_owned();
+        let text =
+            pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/network-status"].as_str().unwrap_or("[]").to_owned();
         let all: Vec<Value> = serde_json::from_str(&text).unwrap();
         all.iter().map(|one| one["interface"].as_str().unwrap().to_owned()).collect()
     }
@@ -193,7 +196,10 @@ async fn a_pod_has_the_clusters_network_and_those_that_it_names_until_it_ends() 
     let uid = node.pod("red").await;
     let result = node.call("ADD", &uid).await.unwrap();
     assert!(result["ips"][0]["address"].as_str().unwrap().starts_with("10.123.1."), "{result}");
-    assert_eq!((node.interfaces(), node.told().await), (vec!["eth0".into(), "net1".into()], vec!["eth0".into(), "net1".into()]));
+    assert_eq!(
+        (node.interfaces(), node.told().await),
+        (vec!["eth0".into(), "net1".into()], vec!["eth0".into(), "net1".into()])
+    );
     assert!(ip(&["-n", &node.name, "-4", "address", "show", "net1"]).contains("10.123.2."));
     assert_eq!(node.leases(), 2);
     node.call("CHECK", &uid).await.unwrap();
@@ -216,7 +222,10 @@ async fn interfaces_of_a_pod_that_runs_follow_its_annotation() {
     node.red().await;
     let uid = node.pod(r#"[{"name": "red", "interface": "a"}]"#).await;
     node.call("ADD", &uid).await.unwrap();
-    node.annotate(r#"[{"name": "red", "interface": "a"}, {"name": "red", "interface": "b", "mac": "02:00:00:00:00:01"}]"#).await;
+    node.annotate(
+        r#"[{"name": "red", "interface": "a"}, {"name": "red", "interface": "b", "mac": "02:00:00:00:00:01"}]"#,
+    )
+    .await;
     until("b has come", async || (node.told().await == ["eth0", "a", "b"]).then_some(())).await;
     assert!(ip(&["-n", &node.name, "link", "show", "b"]).contains("02:00:00:00:00:01"));
     node.annotate(r#"[{"name": "red", "interface": "b"}]"#).await;
@@ -245,7 +254,11 @@ async fn a_sandbox_that_cannot_have_all_has_nothing() {
     assert_eq!((node.interfaces(), node.leases()), (Vec::new(), 0));
     // A pod that was deleted and made anew under the same name is another one.
     let why = node.call("ADD", "another").await.unwrap_err();
-    assert_eq!((&why["code"], why["msg"].as_str().unwrap().contains("another one by now")), (&json!(11), true), "{why}");
+    assert_eq!(
+        (&why["code"], why["msg"].as_str().unwrap().contains("another one by now")),
+        (&json!(11), true),
+        "{why}"
+    );
     assert_eq!(node.interfaces(), Vec::<String>::new());
 }
 
@@ -261,7 +274,11 @@ async fn another_daemon_takes_over_what_one_has_made() {
     node.daemon = None;
     assert!(own.exists());
     std::fs::remove_file(node.at("net.d/10-own.conflist")).unwrap();
-    std::fs::write(node.at("net.d/20-other.conflist"), json!({ "name": "other", "plugins": [{ "type": "ptp" }] }).to_string()).unwrap();
+    std::fs::write(
+        node.at("net.d/20-other.conflist"),
+        json!({ "name": "other", "plugins": [{ "type": "ptp" }] }).to_string(),
+    )
+    .unwrap();
     node.start().await;
     // By the configuration that it was made by.
     node.call("DEL", &uid).await.unwrap();

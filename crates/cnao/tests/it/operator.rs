@@ -186,7 +186,9 @@ async fn a_cluster_whose_kubelets_attach_no_networks_gets_what_does() {
     let daemon = format!("/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/multus");
     scene.create(json!({ "multus": {} })).await;
     let held = until("it is deployed", async || scene.cluster.get(&daemon).await).await;
-    let dynamic = |held: &Value| held["spec"]["template"]["spec"]["containers"][0]["args"].to_string().contains("--dynamic-networks");
+    let dynamic = |held: &Value| {
+        held["spec"]["template"]["spec"]["containers"][0]["args"].to_string().contains("--dynamic-networks")
+    };
     assert!(!dynamic(&held) && scene.cluster.get(DEFINITION).await.is_some());
     scene.merge(json!({ "spec": { "multusDynamicNetworks": {} } })).await;
     until("networks follow the annotation", async || dynamic(&scene.cluster.get(&daemon).await?).then_some(())).await;

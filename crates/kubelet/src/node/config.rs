@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::{Error, Result, file};
+use crate::cni;
 
 /// Settings of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,9 +113,9 @@ impl Config {
         self.dir.join("secrets")
     }
 
-    /// Where the product's own CNI plugins are put on the host: they appear in its [`PLUGINS`].
+    /// Where the product's own CNI plugins are put on the host: they appear in its [`PLUGINS`](cni::PLUGINS).
     pub fn plugins(&self) -> PathBuf {
-        self.dir.join(PLUGINS.trim_start_matches('/'))
+        self.dir.join(cni::PLUGINS.trim_start_matches('/'))
     }
 
     /// Where this configuration is kept on the host.
@@ -136,9 +137,6 @@ fn mac_of(addresses: &[IpNet]) -> Option<[u8; 6]> {
 
 /// The cgroup that holds the nodes of this machine.
 pub const CGROUP: &str = "ferrovirt-nodes";
-
-/// The product's own CNI plugins in the node, for networks beside the pods' own.
-pub const PLUGINS: &str = "/var/lib/ferrovirt/cni";
 
 /// The configuration as the node itself sees it.
 pub const IN_NODE: &str = "/etc/ferrovirt/node.json";

@@ -218,7 +218,8 @@ fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now:
         return;
     }
     // A start under way would leave a container behind: its end is awaited.
-    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes" || key == NETWORKS) {
+    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes" || key == NETWORKS)
+    {
         return;
     }
     let ready: Vec<_> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();

@@ -4,8 +4,8 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube_apiserver::ApiServer;
 use kube_apiserver::request::User;
 
-use crate::selection::{ClaimReference, Selected};
 use super::*;
+use crate::selection::{ClaimReference, Selected};
 
 const CLAIMS: &str = include_str!("../../../../deploy/crds/ipamclaims.k8s.cni.cncf.io.yaml");
 
