@@ -10,6 +10,7 @@ use crate::pods::{IDLE, apply, ready, sh, special};
 pub(crate) const TESTS: &[Test] = &[
     ("pods_meet_on_a_network_beside_their_own", pods_meet_on_a_network_beside_their_own),
     ("a_network_that_is_not_there_is_waited_for", a_network_that_is_not_there_is_waited_for),
+    ("interfaces_of_a_running_pod_come_and_go", interfaces_of_a_running_pod_come_and_go),
     ("no_two_pods_get_one_address_of_a_pool", no_two_pods_get_one_address_of_a_pool),
 ];
 
@@ -89,6 +90,28 @@ fn a_network_that_is_not_there_is_waited_for() -> Result<()> {
     apply(&space, &[network("later", &json!({ "cniVersion": "0.3.1", "type": "bridge", "bridge": "e2e-later" }))])?;
     ready(&space, "p")?;
     told(&space, "p", "net1").map(drop)
+}
+
+fn interfaces_of_a_running_pod_come_and_go() -> Result<()> {
+    let space = Namespace::new("follow")?;
+    let lan = json!({ "cniVersion": "1.0.0", "type": "cnv-bridge", "bridge": "e2e-follow", "portIsolation": true });
+    apply(&space, &[network("lan", &lan), pod("p", "[]")])?;
+    ready(&space, "p")?;
+    let annotate = |networks: &str| {
+        let annotation = format!("{ANNOTATION}={networks}");
+        space.kubectl(&["annotate", "--overwrite", "pod", "p", &annotation]).map(drop)
+    };
+    annotate(r#"[{"name": "lan", "interface": "lan", "mac": "02:00:00:00:99:07"}]"#)?;
+    e2e::until("the interface has come", || Ok(told(&space, "p", "lan").ok()))?;
+    let mac = sh(&space, "p", "cat /sys/class/net/lan/address")?;
+    ensure!(mac.trim() == "02:00:00:00:99:07", "{mac}");
+    annotate("[]")?;
+    e2e::until("the interface has gone", || Ok(told(&space, "p", "lan").is_err().then_some(())))?;
+    let left = sh(&space, "p", "ls /sys/class/net")?;
+    ensure!(left.split_whitespace().all(|name| name != "lan"), "{left}");
+    let removed = space.event("Pod", "p", "RemovedInterface")?;
+    ensure!(removed == "Removed lan of e2e-follow/lan", "{removed}");
+    space.kubectl(&["delete", "pod", "p", "--grace-period=0", "--wait"]).map(drop)
 }
 
 fn no_two_pods_get_one_address_of_a_pool() -> Result<()> {

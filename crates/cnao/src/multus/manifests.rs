@@ -33,8 +33,6 @@ pub struct Input {
 /// All of it, but the definitions of the kinds.
 pub fn render(input: &Input) -> Vec<Value> {
     let here = json!({ "name": NAME, "namespace": input.namespace });
-    // Pools of addresses are where the Whereabouts plugin keeps them.
-    let pools = json!({ "name": "multus-ippools", "namespace": "kube-system" });
     let everywhere = [
         rule("", &["pods"], &["get", "list", "watch"]),
         rule("", &["pods/status"], &["patch"]),
@@ -43,6 +41,8 @@ pub fn render(input: &Input) -> Vec<Value> {
         rule("events.k8s.io", &["events"], &["create", "patch"]),
         rule("k8s.cni.cncf.io", &["network-attachment-definitions", "ipamclaims"], &["get"]),
         rule("k8s.cni.cncf.io", &["ipamclaims/status"], &["patch"]),
+        // They are in the namespace where the Whereabouts plugin keeps them, in which an operator of networks has no rights.
+        rule("whereabouts.cni.cncf.io", &["ippools"], &["get", "create", "update"]),
     ];
     let own = json!({
         "apiGroups": ["apps"], "resources": ["daemonsets"], "resourceNames": [NAME], "verbs": ["get"],
@@ -54,8 +54,6 @@ pub fn render(input: &Input) -> Vec<Value> {
         binding(&json!({ "name": NAME }), NAME, account_of),
         role(&here, &[own]),
         binding(&here, NAME, account_of),
-        role(&pools, &[rule("whereabouts.cni.cncf.io", &["ippools"], &["get", "create", "update"])]),
-        binding(&pools, "multus-ippools", account_of),
         daemon_set(input),
     ]
 }

@@ -1,14 +1,16 @@
 //! What the operator's workers share.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Container, Node, NodeStatus, NodeSystemInfo, PodSpec};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kit::apply::Applied;
 use kit::events;
 use kit::operator::Requests;
 use kit::store::{Key, Store};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use super::Release;
 use super::object::{NetworkAddonsConfig, Status};
@@ -54,6 +56,23 @@ impl Context {
     pub(super) fn has_ovs(&self) -> bool {
         let capacity = |node: Node| node.status.and_then(|status| status.capacity).unwrap_or_default();
         self.nodes.list().into_iter().any(|node| !capacity(node).is_empty())
+    }
+
+    /// Whether somebody else brought the kind. What this operator has applied is its own, also when its label was taken away.
+    ///
+    /// # Errors
+    /// When the API server refuses.
+    pub(super) async fn is_of_others(&self, definition: &str) -> Result<bool, Error> {
+        let api: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let held = api.get_metadata_opt(definition).await.map_err(Error::api("read", "definition", definition))?;
+        let labelled = |labels: &BTreeMap<String, String>| {
+            labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
+        };
+        let applied = |all: &[ManagedFieldsEntry]| {
+            let ours = |entry: &&ManagedFieldsEntry| entry.manager.as_deref() == Some(super::MANAGER);
+            all.iter().filter(ours).any(|entry| entry.operation.as_deref() == Some("Apply"))
+        };
+        Ok(held.is_some_and(|held| !labelled(held.labels()) && !applied(held.managed_fields())))
     }
 
     /// True when one copy of a controller is as good as two.

@@ -1,12 +1,10 @@
 //! Brings the cluster to what the object says.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::ConfigMap;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::keyring::Keyring;
 use kit::operator::{self, Phases};
 use kit::queue::Next;
@@ -66,8 +64,8 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
 
 /// What the cluster has.
 async fn look(context: &Context) -> Result<Cluster, Error> {
-    let has_kind = is_of_others(context, DEFINITIONS[0].0).await?;
-    let has_claims = is_of_others(context, CLAIMS.0).await?;
+    let has_kind = context.is_of_others(DEFINITIONS[0].0).await?;
+    let has_claims = context.is_of_others(CLAIMS.0).await?;
     let openshift = openshift(context).await?;
     Ok(Cluster {
         kubelets_attach: context.kubelets_attach(),
@@ -76,16 +74,6 @@ async fn look(context: &Context) -> Result<Cluster, Error> {
         has_ovs: context.has_ovs(),
         openshift,
     })
-}
-
-/// Whether somebody else brought the kind.
-async fn is_of_others(context: &Context, definition: &str) -> Result<bool, Error> {
-    let api: Api<CustomResourceDefinition> = Api::all(context.client.clone());
-    let held = api.get_metadata_opt(definition).await.map_err(Error::api("read", "definition", definition))?;
-    let ours = |labels: &BTreeMap<String, String>| {
-        labels.get("app.kubernetes.io/managed-by").is_some_and(|manager| manager == super::MANAGER)
-    };
-    Ok(held.is_some_and(|held| !ours(held.labels())))
 }
 
 async fn install(
@@ -123,7 +111,7 @@ async fn install(
     remove::surplus(context, &rest).await?;
     let mut definitions = Vec::new();
     for (name, text) in DEFINITIONS.into_iter().filter(|_| plan.operands.contains(&Operand::Multus)) {
-        if !is_of_others(context, name).await? {
+        if !context.is_of_others(name).await? {
             definitions.push((name, text));
         }
     }

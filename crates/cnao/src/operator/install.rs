@@ -9,9 +9,6 @@ use super::PROGRAM;
 use super::operands::{self, CLAIMS, DEFINITIONS};
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
 
-/// Where the pools of addresses are.
-const SYSTEM: &str = "kube-system";
-
 const OBJECT: &str =
     include_str!("../../../../deploy/crds/networkaddonsconfigs.networkaddonsoperator.network.kubevirt.io.yaml");
 
@@ -55,11 +52,14 @@ fn rights() -> Vec<Value> {
     let mut definition = rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["patch"]);
     let definitions: Vec<&str> = DEFINITIONS.iter().chain([&CLAIMS]).map(|(name, _)| *name).collect();
     definition["resourceNames"] = json!(definitions);
+    let mut undefinition = rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["delete"]);
+    undefinition["resourceNames"] = json!([CLAIMS.0]);
     let mut rules = vec![
         rule(group, &["networkaddonsconfigs"], &["get", "list", "watch", "patch", "update"]),
         rule(group, &["networkaddonsconfigs/status", "networkaddonsconfigs/finalizers"], &["get", "patch", "update"]),
         rule("", &["nodes"], &["list", "watch"]),
         definition,
+        undefinition,
         // A patch of what is not there yet is its creation.
         rule("apiextensions.k8s.io", &["customresourcedefinitions"], &["create"]),
         rule(
@@ -79,13 +79,10 @@ fn rights() -> Vec<Value> {
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete", "deletecollection"]),
     ];
-    // Pools of addresses are where the Whereabouts plugin has them.
-    let mut system = vec![rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY)];
     // What it gives away.
     for manifest in operands::every(NAMESPACE) {
         let into = match manifest["kind"].as_str() {
             Some("ClusterRole") => &mut rules,
-            Some("Role") if manifest["metadata"]["namespace"] == SYSTEM => &mut system,
             Some("Role") => &mut own,
             _ => continue,
         };
@@ -97,7 +94,6 @@ fn rights() -> Vec<Value> {
     }
     let metadata = json!({ "name": PROGRAM, "labels": labels() });
     let here = json!({ "name": PROGRAM, "namespace": NAMESPACE, "labels": labels() });
-    let in_system = json!({ "name": PROGRAM, "namespace": SYSTEM, "labels": labels() });
     let of = (NAMESPACE, PROGRAM);
     vec![
         account(&here),
@@ -105,8 +101,6 @@ fn rights() -> Vec<Value> {
         binding(&metadata, PROGRAM, of),
         role(&here, &own),
         binding(&here, PROGRAM, of),
-        role(&in_system, &system),
-        binding(&in_system, PROGRAM, of),
     ]
 }
 

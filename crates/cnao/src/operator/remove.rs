@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 
 use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
+use super::operands::CLAIMS;
 use super::{operands, status};
 use crate::ipam::claim::IPAMClaim;
 use crate::kubemacpool::reservation::LABEL;
 use crate::kubemacpool::{certificates, manifests as pool};
 use crate::{Error, ipam, linux_bridge};
 
-/// Takes everything away and lets the object go. The kind of networks stays: networks of others are of it.
+/// Takes everything away and lets the object go. The kinds of networks and of pools stay: those of others are of them.
 ///
 /// # Errors
 /// When the API server refuses.
@@ -29,6 +30,7 @@ pub(super) async fn sync(context: &Context, config: &NetworkAddonsConfig) -> Res
         // What is deleted is not put back, whoever deletes it.
         context.applied.forget();
         surplus(context, &[]).await?;
+        undefine_claims(context).await?;
     }
     context.requests.release(config).await.map_err(Error::api("patch", "NetworkAddonsConfig", &config.name_any()))?;
     Ok(Next::Wait)
@@ -88,6 +90,24 @@ fn with_webhook(
         wanted.push(apply::address(&hook));
     }
     stays
+}
+
+/// Takes the kind of claims away, unless there are claims: their machines keep their addresses.
+async fn undefine_claims(context: &Context) -> Result<(), Error> {
+    let all: Api<IPAMClaim> = Api::all(context.client.clone());
+    let is_used = match all.list_metadata(&ListParams::default().limit(1)).await {
+        Ok(claims) => !claims.items.is_empty(),
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        Err(error) => return Err(Error::api("list", "IPAMClaims", "")(error)),
+    };
+    if is_used || context.is_of_others(CLAIMS.0).await? {
+        return Ok(());
+    }
+    let metadata = json!({ "name": CLAIMS.0 });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata,
+    });
+    Ok(operator::delete(&context.client, &[apply::address(&definition)]).await?)
 }
 
 /// Nobody would let claims go any more, and their machines and namespaces could not be deleted to the end.
