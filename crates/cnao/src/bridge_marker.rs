@@ -9,19 +9,19 @@
 pub mod manifests;
 mod plan;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use axum::Router;
 use k8s_openapi::api::core::v1::Node;
-use kit::health::{self, Ready};
+use kit::Chain;
+use kit::health::Ready;
 use kit::shutdown::{self, CancellationToken};
-use kit::{Chain, certs, clock, server, tls};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use net::link::{Changes, Netlink};
 use serde_json::json;
 
-use crate::Error;
+use crate::{Error, health};
 
 /// Its command.
 pub const PROGRAM: &str = "bridge-marker";
@@ -48,20 +48,9 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
     let client = kit::client::connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
-    // Shown to the kubelet's probes, who look at no authority.
-    let material = tls::Material::new();
-    let (now, lifetime) = (clock::now(), Duration::from_secs(10 * 365 * 24 * 3600));
-    let authority = certs::Authority::generate(PROGRAM, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: PROGRAM.into(), role: PROGRAM.into(), ..Default::default() };
-    material
-        .set(&authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?)
-        .map_err(Error::setup("use the certificate"))?;
-    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
-    let address = (std::net::Ipv4Addr::LOCALHOST, args.health_probe_port);
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
     let ready = Ready::default();
-    let router: Router = health::router(ready.clone());
-    let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
+    let address = (Ipv4Addr::LOCALHOST.into(), args.health_probe_port);
+    let _health = health::serve(PROGRAM, address, ready.clone(), &stop).await?;
     mark(&client, &args.node_name, &ready, &stop).await;
     Ok(())
 }

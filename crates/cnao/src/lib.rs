@@ -12,6 +12,7 @@
 
 pub mod bridge_marker;
 mod error;
+mod health;
 pub mod ipam;
 pub mod kubemacpool;
 pub mod linux_bridge;

@@ -17,20 +17,20 @@ pub mod manifests;
 mod pods;
 mod serve;
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
-use kit::health::{self, Ready};
+use kit::events;
+use kit::health::Ready;
 use kit::shutdown::{self, CancellationToken};
-use kit::{certs, clock, events, server, tls};
 use kube::Client;
 use net::cni::Plugins;
 use pod_networks::Networks;
 
 use self::install::Files;
 use self::serve::Daemon;
-use crate::Error;
+use crate::{Error, health};
 
 /// Its command.
 pub const PROGRAM: &str = "multus-daemon";
@@ -78,7 +78,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
     let client = kit::client::connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
     let ready = Ready::default();
-    let _health = health(args.health_port, ready.clone(), &stop).await?;
+    let _health = health::serve(PROGRAM, (Ipv4Addr::LOCALHOST.into(), args.health_port), ready.clone(), &stop).await?;
     serve(client, args, &ready, &stop).await
 }
 
@@ -103,18 +103,4 @@ pub async fn serve(client: Client, args: Args, ready: &Ready, stop: &Cancellatio
         files.uninstall();
     }
     Ok(())
-}
-
-/// Serves health over TLS, with a certificate that the kubelet's probes do not look at.
-async fn health(port: u16, ready: Ready, stop: &CancellationToken) -> Result<kit::Task<()>, Error> {
-    let material = tls::Material::new();
-    let (now, lifetime) = (clock::now(), Duration::from_secs(10 * 365 * 24 * 3600));
-    let authority = certs::Authority::generate(PROGRAM, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: PROGRAM.into(), role: PROGRAM.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
-    let address = (std::net::Ipv4Addr::LOCALHOST, port);
-    let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    Ok(kit::spawn("health", server::serve_tls(listener, config, health::router(ready), stop.clone())))
 }

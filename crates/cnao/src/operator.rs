@@ -14,7 +14,6 @@ mod remove;
 pub mod status;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 pub use context::Context;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -25,7 +24,7 @@ use kit::operator::Requests;
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, events, metrics, operator, served, server, tls};
+use kit::{Task, events, metrics, operator, served, server};
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -76,15 +75,6 @@ pub struct Release {
 pub async fn run(args: Args) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
     let client = kit::client::connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
-    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
-    let material = tls::Material::new();
-    let now = kit::clock::now();
-    let lifetime = Duration::from_secs(10 * 365 * 24 * 3600);
-    let authority = certs::Authority::generate(PROGRAM, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: PROGRAM.into(), role: PROGRAM.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-
     let release =
         Release { namespace: args.namespace.clone(), image: args.component_image.clone(), version: release::version() };
     let ready = Ready::default();
@@ -92,7 +82,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let operator = Operator::new(client.clone(), release, events);
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
+    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
+    let config = crate::health::configuration(PROGRAM)?;
     let router = health::router(ready.clone()).merge(metrics::router(Registry::default()));
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
     let remedy = "apply all of network-addons-operator.yaml, which begins with it";

@@ -18,15 +18,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachineInstance;
-use kit::health::{self, Ready};
+use kit::clock;
+use kit::health::Ready;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Store, Watch};
-use kit::{Task, certs, clock, server as https, tls};
 use kube::{Api, Client};
 pub use server::{Served, serve};
 
 use self::zone::Zone;
-use crate::Error;
+use crate::{Error, health};
 
 /// Its command.
 pub const PROGRAM: &str = "secondary-dns";
@@ -63,7 +63,8 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let client = kit::client::connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
     let ready = Ready::default();
-    let _health = health(args.health_port, ready.clone(), &stop).await?;
+    let _health =
+        health::serve(PROGRAM, (Ipv6Addr::UNSPECIFIED.into(), args.health_port), ready.clone(), &stop).await?;
     let served = Arc::new(Served::default());
     let address = (Ipv6Addr::UNSPECIFIED, args.port).into();
     let _server = serve(address, served.clone()).await.map_err(Error::setup("listen"))?;
@@ -108,18 +109,4 @@ fn trim(vmi: &mut VirtualMachineInstance) {
             kept.interfaces = interfaces;
         }
     }
-}
-
-/// Serves health over TLS, with a certificate that the kubelet's probes do not look at.
-async fn health(port: u16, ready: Ready, stop: &CancellationToken) -> Result<Task<()>, Error> {
-    let material = tls::Material::new();
-    let (now, lifetime) = (clock::now(), Duration::from_secs(10 * 365 * 24 * 3600));
-    let authority = certs::Authority::generate(PROGRAM, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: PROGRAM.into(), role: PROGRAM.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
-    let listener =
-        tokio::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await.map_err(Error::setup("listen"))?;
-    Ok(kit::spawn("health", https::serve_tls(listener, config, health::router(ready), stop.clone())))
 }
