@@ -139,7 +139,7 @@ mod tests {
     fn what_is_not_named_goes_and_what_is_new_comes() {
         let a = entry("own/a", "x", json!({}));
         let b = entry("own/b", "y", json!({}));
-        let both = [a.clone(), b.clone()];
+        let both = [a, b];
         check(&both, "a@x,b@y", &[], &[]);
         check(&both, "b@y,a@x", &[], &[]);
         check(&both, "b@y", &["x"], &[]);

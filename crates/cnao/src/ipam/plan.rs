@@ -106,7 +106,7 @@ pub fn plan(
     let found = primary(vmi, own).and_then(|found| {
         let Some((network, interface, of)) = found else { return Ok(None) };
         let ips = addresses(vmi, &network.name, &of)?;
-        let wanted = want(&network.name, PRIMARY_INTERFACE.to_owned(), of.name.clone())?;
+        let wanted = want(&network.name, PRIMARY_INTERFACE.to_owned(), of.name)?;
         let mac = interface.mac_address.clone().filter(|mac| !mac.is_empty());
         Ok(Some(Primary { wanted, mac: mac.map(|mac| mac.replace('-', ":")), ips }))
     });

@@ -22,7 +22,7 @@ pub(super) fn choose(files: &[(String, String)]) -> Result<Network, String> {
     for (name, text) in sorted {
         match definition::chain(text, name) {
             // One of another Multus, or of an earlier life of ours by another name, would call us again.
-            Ok(network) if network.plugins.iter().any(|plugin| is_meta(plugin)) => {
+            Ok(network) if network.plugins.iter().any(is_meta) => {
                 why.push(format!("{name} is of a Multus itself"));
             }
             Ok(network) => return Ok(network),
