@@ -213,8 +213,14 @@ impl Cluster {
             + serde::de::DeserializeOwned,
     {
         let at_once = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        let uid = self.of::<K>().get(name).await.unwrap().uid();
         self.of::<K>().delete(name, &at_once).await.unwrap();
-        until("it is gone", async || self.of::<K>().get_opt(name).await.unwrap().is_none().then_some(())).await;
+        // The controller may have made another one under its name already.
+        until("it is gone", async || {
+            let there = self.of::<K>().get_opt(name).await.unwrap();
+            there.is_none_or(|there| there.uid() != uid).then_some(())
+        })
+        .await;
     }
 
     pub(crate) async fn claim(&self, name: &str) -> Option<IPAMClaim> {

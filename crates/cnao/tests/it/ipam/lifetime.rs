@@ -44,13 +44,13 @@ async fn a_machine_keeps_its_claim_over_restarts_and_migrations_until_it_is_gone
     let restarted = make(&virt, &launcher("restarted", &again)).await.unwrap();
     assert_eq!(references(&restarted), expect);
 
-    // The machine is deleted while its instance still runs.
-    cluster.delete::<VirtualMachine>("vm").await;
-    cluster.of::<IPAMClaim>().delete("vm.blue", &DeleteParams::default()).await.unwrap();
-    until("its end was seen", async || cluster.claim("vm.blue").await?.metadata.deletion_timestamp).await;
+    // The machine is deleted while its instance still runs: one that waits for its first pod would not hold the claim.
     let running = json!({ "status": { "phase": "Running" } });
     let vmis = cluster.of::<VirtualMachineInstance>();
     vmis.patch("vm", &PatchParams::default(), &Patch::Merge(running)).await.unwrap();
+    cluster.delete::<VirtualMachine>("vm").await;
+    cluster.of::<IPAMClaim>().delete("vm.blue", &DeleteParams::default()).await.unwrap();
+    until("its end was seen", async || cluster.claim("vm.blue").await?.metadata.deletion_timestamp).await;
     assert!(cluster.claim("vm.blue").await.is_some(), "its pods have the addresses");
     cluster.delete::<VirtualMachineInstance>("vm").await;
     cluster.let_go("vm.blue").await;
