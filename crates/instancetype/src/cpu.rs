@@ -122,7 +122,8 @@ mod tests {
             }
         };
         check(4, Value::Null, Ok([4, 1, 1]));
-        for (name, expect) in [("sockets", [4, 1, 1]), ("cores", [1, 4, 1]), ("threads", [1, 1, 4]), ("any", [4, 1, 1])] {
+        for (name, expect) in [("sockets", [4, 1, 1]), ("cores", [1, 4, 1]), ("threads", [1, 1, 4]), ("any", [4, 1, 1])]
+        {
             check(4, json!({ "preferredCPUTopology": name }), Ok(expect));
             let deprecated = format!("prefer{}{}", name[..1].to_uppercase(), &name[1..]);
             check(4, json!({ "preferredCPUTopology": deprecated }), Ok(expect));
@@ -133,8 +134,16 @@ mod tests {
         check(8, spread(json!({ "across": "CoresThreads", "ratio": 2 })), Ok([1, 4, 2]));
         check(8, spread(json!({ "across": "SocketsCoresThreads", "ratio": 2 })), Ok([2, 2, 2]));
         check(1, spread(json!({ "across": "SocketsCoresThreads" })), Ok([1, 1, 1]));
-        check(6, spread(Value::Null), Err("6 vCPUs provided by the instance type are not divisible by the Spec.PreferSpread"));
-        check(3, spread(json!({ "across": "CoresThreads" })), Err("by the number of threads per core 2 provided by the preference"));
+        check(
+            6,
+            spread(Value::Null),
+            Err("6 vCPUs provided by the instance type are not divisible by the Spec.PreferSpread"),
+        );
+        check(
+            3,
+            spread(json!({ "across": "CoresThreads" })),
+            Err("by the number of threads per core 2 provided by the preference"),
+        );
         let all = "by the number of threads per core 2 and Spec.PreferSpreadSocketToCoreRatio or Spec.CPU.PreferSpreadOptions.Ratio of 3 ";
         check(8, spread(json!({ "across": "SocketsCoresThreads", "ratio": 3 })), Err(all));
     }

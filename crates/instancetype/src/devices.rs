@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 use crate::fields::{at, list, put, put_if_open};
 
 /// How an interface may be bound to its network.
-const BINDINGS: [&str; 8] =
-    ["binding", "bridge", "macvtap", "masquerade", "passt", "passtBinding", "slirp", "sriov"];
+const BINDINGS: [&str; 8] = ["binding", "bridge", "macvtap", "masquerade", "passt", "passtBinding", "slirp", "sriov"];
 
 pub(crate) fn apply(preference: &Value, spec: &mut Value) {
     disks(preference, spec);
@@ -52,8 +51,7 @@ fn disks(preference: &Value, spec: &mut Value) {
             put_if_open(disk, &format!("{kind}.bus"), bus);
         }
     }
-    let fields =
-        [("preferredDiskBlockSize", "blockSize"), ("preferredDiskCache", "cache"), ("preferredDiskIO", "io")];
+    let fields = [("preferredDiskBlockSize", "blockSize"), ("preferredDiskCache", "cache"), ("preferredDiskIO", "io")];
     each(preference, spec, "domain.devices.disks", &fields);
     let Some(dedicated) = wanted(preference, "preferredDiskDedicatedIoThread") else { return };
     for disk in list(spec, "domain.devices.disks") {

@@ -22,12 +22,9 @@ pub fn expand(mut vm: Value, chosen: &Chosen, binding: &str) -> Value {
     if let Some(instancetype) = &chosen.instancetype {
         size::apply(instancetype, preferred, &mut vm);
     }
-    for (part, field) in [
-        ("spec", "instancetype"),
-        ("spec", "preference"),
-        ("status", "instancetypeRef"),
-        ("status", "preferenceRef"),
-    ] {
+    for (part, field) in
+        [("spec", "instancetype"), ("spec", "preference"), ("status", "instancetypeRef"), ("status", "preferenceRef")]
+    {
         if let Some(fields) = vm.get_mut(part).and_then(Value::as_object_mut) {
             fields.remove(field);
         }

@@ -135,13 +135,7 @@ pub async fn all(client: &Client, namespace: &str, vm: &VirtualMachine) -> Resul
 ///
 /// # Errors
 /// When there is none, or it cannot be asked for.
-pub async fn live(
-    client: &Client,
-    namespace: &str,
-    family: Family,
-    cluster: bool,
-    name: &str,
-) -> Result<Value, Error> {
+pub async fn live(client: &Client, namespace: &str, family: Family, cluster: bool, name: &str) -> Result<Value, Error> {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, family.kind(cluster));
     let resource = ApiResource::from_gvk_with_plural(&kind, &family.plural(cluster));
     let api: Api<DynamicObject> = if cluster {

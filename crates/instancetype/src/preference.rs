@@ -144,7 +144,8 @@ fn clock(preference: &Value, spec: &mut Value) {
 }
 
 fn annotations(preference: &Value, vm: &mut Value) {
-    let Some(wanted) = written(preference, "annotations").and_then(Value::as_object).filter(|all| !all.is_empty()) else {
+    let Some(wanted) = written(preference, "annotations").and_then(Value::as_object).filter(|all| !all.is_empty())
+    else {
         return;
     };
     let held = object(vm, ANNOTATIONS);

@@ -50,9 +50,9 @@ fn provided(spec: &Value, preferred: Preferred) -> Option<(i64, &'static str)> {
     let parts = ["sockets", "cores", "threads"].map(part);
     let Some(_) = parts.iter().flatten().next() else {
         // Without a topology, the guest gets a socket for each CPU it asks for.
-        let asked = ["limits", "requests"]
-            .iter()
-            .find_map(|kind| size::text(written(spec, &format!("domain.resources.{kind}.cpu"))?)?.parse::<Amount>().ok())?;
+        let asked = ["limits", "requests"].iter().find_map(|kind| {
+            size::text(written(spec, &format!("domain.resources.{kind}.cpu"))?)?.parse::<Amount>().ok()
+        })?;
         return Some((asked.value().max(1), "sockets"));
     };
     let [sockets, cores, threads] = parts.map(|part| part.unwrap_or(1));
@@ -84,8 +84,7 @@ fn memory(spec: &Value, chosen: &Chosen, preference: &Value) -> Option<Problem> 
     };
     let provided = provided.and_then(size::text).unwrap_or_else(|| "0".to_owned());
     let enough = provided.parse::<Amount>().ok()? >= required.parse::<Amount>().ok()?;
-    let what =
-        format!("insufficient Memory resources of {provided} provided by {by}, preference requires {required}");
+    let what = format!("insufficient Memory resources of {provided} provided by {by}, preference requires {required}");
     (!enough).then(|| problem(&field, what))?
 }
 

@@ -65,5 +65,7 @@ fn kept(object: &Value) -> Value {
 /// another label, is the same.
 pub fn is_of(revision: &ControllerRevision, object: &Value) -> bool {
     let held = revision.data.as_ref().map_or(&Value::Null, |data| &data.0);
-    held["kind"] == object["kind"] && held["metadata"]["uid"] == object["metadata"]["uid"] && held["spec"] == object["spec"]
+    held["kind"] == object["kind"]
+        && held["metadata"]["uid"] == object["metadata"]["uid"]
+        && held["spec"] == object["spec"]
 }

@@ -93,7 +93,8 @@ pub(crate) fn apply(instancetype: &Value, preference: &Value, vm: &mut Value) {
 
 /// The memory that the pod asks for where the guest's is overcommitted.
 fn overcommitted(instancetype: &Value) -> Option<Value> {
-    let percent = at(instancetype, "memory.overcommitPercent")?.as_i64().filter(|percent| (1..=100).contains(percent))?;
+    let percent =
+        at(instancetype, "memory.overcommitPercent")?.as_i64().filter(|percent| (1..=100).contains(percent))?;
     let guest: Amount = text(at(instancetype, "memory.guest")?)?.parse().ok()?;
     let kept = i128::from(guest.value()) * i128::from(100 - percent) / 100;
     Some(json!(Amount::from_bytes(u64::try_from(kept).unwrap_or(0)).to_binary()))

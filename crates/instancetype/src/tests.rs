@@ -112,8 +112,16 @@ fn one_boot_loader_is_chosen() {
     };
     let efi = json!({ "preferredEfi": { "persistent": true }, "preferredUseEfi": true, "preferredUseBios": true });
     boots(efi.clone(), json!({}), json!({ "efi": { "persistent": true } }));
-    boots(json!({ "preferredUseEfi": true, "preferredUseSecureBoot": false }), json!({}), json!({ "efi": { "secureBoot": false } }));
-    boots(json!({ "preferredUseBios": true, "preferredUseBiosSerial": true }), json!({}), json!({ "bios": { "useSerial": true } }));
+    boots(
+        json!({ "preferredUseEfi": true, "preferredUseSecureBoot": false }),
+        json!({}),
+        json!({ "efi": { "secureBoot": false } }),
+    );
+    boots(
+        json!({ "preferredUseBios": true, "preferredUseBiosSerial": true }),
+        json!({}),
+        json!({ "bios": { "useSerial": true } }),
+    );
     let own = json!({ "domain": { "firmware": { "bootloader": { "bios": {} } } } });
     boots(efi, own.clone(), json!({ "bios": {} }));
     boots(json!({ "preferredUseBiosSerial": true }), own, json!({ "bios": { "useSerial": true } }));
@@ -192,10 +200,12 @@ fn cpus_that_cannot_be_spread_are_named() {
 
 /// Each leaf of a schema, as an object in which nothing else is written.
 fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
-    let wrap = |value: Value| path.rsplit('.').fold(value, |value, name| match name.strip_suffix("[]") {
-        Some(name) => json!({ name: [value] }),
-        None => json!({ name: value }),
-    });
+    let wrap = |value: Value| {
+        path.rsplit('.').fold(value, |value, name| match name.strip_suffix("[]") {
+            Some(name) => json!({ name: [value] }),
+            None => json!({ name: value }),
+        })
+    };
     if let Some(fields) = schema["properties"].as_object().filter(|fields| !fields.is_empty()) {
         for (name, field) in fields {
             let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -204,9 +214,13 @@ fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
         return;
     }
     match schema["type"].as_str() {
-        Some("array") if schema["items"]["properties"].is_object() => leaves(&schema["items"], &format!("{path}[]"), found),
+        Some("array") if schema["items"]["properties"].is_object() => {
+            leaves(&schema["items"], &format!("{path}[]"), found)
+        }
         Some("array") => found.push((path.to_owned(), wrap(json!(["x"])))),
-        Some("object") if schema["additionalProperties"].is_object() => found.push((path.to_owned(), wrap(json!({ "k": "v" })))),
+        Some("object") if schema["additionalProperties"].is_object() => {
+            found.push((path.to_owned(), wrap(json!({ "k": "v" }))))
+        }
         Some("object") => found.push((path.to_owned(), wrap(json!({})))),
         Some("boolean") => found.push((path.to_owned(), wrap(json!(true)))),
         Some("integer") => found.push((path.to_owned(), wrap(json!(2)))),
@@ -283,11 +297,8 @@ fn every_field_of_the_schemas_makes_a_difference() {
                 false => (size.clone(), value),
             };
             let made = |spec: &Value| {
-                let chosen = if is_preference {
-                    chosen(size.clone(), spec.clone())
-                } else {
-                    chosen(spec.clone(), Value::Null)
-                };
+                let chosen =
+                    if is_preference { chosen(size.clone(), spec.clone()) } else { chosen(spec.clone(), Value::Null) };
                 let mut vm = vm(template.clone());
                 if path == "preferredArchitecture" {
                     vm["spec"]["template"]["spec"]["architecture"] = Value::Null;

@@ -136,7 +136,23 @@ fn api_cluster() -> Value {
         // Of which machines are told and made, for whoever may have them.
         rule("kubevirt.io", &["virtualmachines"], &["create"]),
         rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
+        // What machines name, and what has labels that name it.
+        chosen(),
+        rule("apps", &["controllerrevisions"], &["get"]),
+        rule("cdi.kubevirt.io", &["datavolumes"], &["get"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get"]),
     ])
+}
+
+/// Instance types and preferences.
+fn chosen() -> Value {
+    let resources = [
+        "virtualmachineinstancetypes",
+        "virtualmachineclusterinstancetypes",
+        "virtualmachinepreferences",
+        "virtualmachineclusterpreferences",
+    ];
+    rule("instancetype.kubevirt.io", &resources, &["get"])
 }
 
 fn api_own() -> Value {
@@ -217,6 +233,8 @@ fn controller_cluster() -> Value {
         rule("storage.k8s.io", &["volumeattachments"], &["list"]),
         rule("coordination.k8s.io", &["leases"], READ),
         rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
+        // What machines name.
+        chosen(),
     ])
 }
 
