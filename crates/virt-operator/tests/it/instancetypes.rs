@@ -20,19 +20,50 @@ async fn switch(kubevirts: &Api<KubeVirt>, enabled: Option<bool>) {
     kubevirts.patch("kubevirt", &PatchParams::default(), &patch).await.unwrap();
 }
 
+/// Has `webhooks` take the place of what judges objects, and the instance types deployed.
+async fn judged_by(kubevirts: &Api<KubeVirt>, webhooks: &Value) {
+    let mut customized = lenient();
+    customized["patches"].as_array_mut().unwrap().push(json!({
+        "resourceType": "ValidatingWebhookConfiguration", "resourceName": "virt-api-validator", "type": "merge",
+        "patch": json!({ "webhooks": webhooks }).to_string(),
+    }));
+    let spec = json!({ "configuration": null, "customizeComponents": customized });
+    let patch = Patch::Merge(json!({ "spec": spec }));
+    kubevirts.patch("kubevirt", &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_product_is_available_while_its_preferences_are_not() {
+    let server = ApiServer::in_memory().await.unwrap();
+    let client = server.client();
+    let kubevirts = cluster(&client).await;
+    let silent = json!([{
+        "name": "silent.kubevirt.io", "sideEffects": "None", "admissionReviewVersions": ["v1"], "failurePolicy": "Fail",
+        "clientConfig": { "service": { "namespace": NAMESPACE, "name": "virt-api" } },
+        "rules": [{
+            "apiGroups": [instancetypes::GROUP], "apiVersions": ["*"], "operations": ["CREATE"],
+            "resources": [instancetypes::KINDS[1].1],
+        }],
+    }]);
+    judged_by(&kubevirts, &silent).await;
+    let stop = CancellationToken::new();
+    let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
+    ready(&client).await;
+    wait(&kubevirts, "kubevirt", "available", |found: Option<&KubeVirt>| {
+        let conditions = found.and_then(|found| found.status.as_ref()).map(|status| status.conditions.as_slice());
+        conditions.unwrap_or_default().iter().any(|c| c.type_ == "Available" && c.status == "True")
+    })
+    .await;
+    wait_for(&all_of(&client, 0), 65).await;
+    assert_eq!(count(&all_of(&client, 1)).await, 0);
+}
+
 #[tokio::test]
 async fn instance_types_are_there_with_the_product_and_go_when_they_are_switched_off() {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let kubevirts = cluster(&client).await;
-    // Nobody judges them here.
-    let mut customized = lenient();
-    customized["patches"].as_array_mut().unwrap().push(json!({
-        "resourceType": "ValidatingWebhookConfiguration", "resourceName": "virt-api-validator", "type": "merge",
-        "patch": json!({ "webhooks": [] }).to_string(),
-    }));
-    let unjudged = json!({ "spec": { "configuration": null, "customizeComponents": customized } });
-    kubevirts.patch("kubevirt", &PatchParams::default(), &Patch::Merge(unjudged)).await.unwrap();
+    judged_by(&kubevirts, &json!([])).await;
     let stop = CancellationToken::new();
     let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     ready(&client).await;
