@@ -308,4 +308,21 @@ mod tests {
     fn a_cluster_has_a_moment_of_the_day_of_its_own() {
         assert_eq!(schedule([61, 13]), "1 1/12 * * *");
     }
+
+    /// A machine whose disk is made of an image is to find what the image's labels name.
+    #[test]
+    fn what_common_images_name_is_among_the_common_instance_types() {
+        let bundle = virt_operator::manifests::instancetypes::render(&json!({}));
+        for image in wanted(&WorkloadSources::default(), "", &[]) {
+            let labels = image.metadata.labels.unwrap();
+            for (label, kind) in [
+                ("default-instancetype", "VirtualMachineClusterInstancetype"),
+                ("default-preference", "VirtualMachineClusterPreference"),
+            ] {
+                let name = &labels[&format!("instancetype.kubevirt.io/{label}")];
+                let named = |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == **name;
+                assert!(bundle.iter().any(|one| named(&one)), "{kind} {name}");
+            }
+        }
+    }
 }

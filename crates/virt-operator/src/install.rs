@@ -6,7 +6,7 @@ use kit::workload;
 use serde_json::{Value, json};
 
 use crate::MANAGER;
-use crate::manifests::{crds, rbac};
+use crate::manifests::{crds, instancetypes, rbac};
 
 /// Default image of the components.
 pub const COMPONENT_IMAGE: &str = concat!("ferrovirt.local/component:v", env!("CARGO_PKG_VERSION"));
@@ -94,6 +94,7 @@ fn rights() -> Vec<Value> {
             ],
             APPLY,
         ),
+        rule(instancetypes::GROUP, &instancetypes::KINDS.map(|(_, plural)| plural), APPLY),
         // Removed with the product, as is what its components wrote on nodes.
         rule("certificates.k8s.io", &["certificatesigningrequests"], &["get", "list", "watch", "delete"]),
         rule(

@@ -10,6 +10,7 @@ pub mod customize;
 pub mod deploy;
 pub mod error;
 pub mod install;
+mod instancetypes;
 pub mod manifests;
 mod remove;
 mod rollout;
@@ -131,11 +132,18 @@ pub fn defined(client: &Client, ready: Ready) -> Task<()> {
     served::required(client, &ApiResource::erase::<KubeVirt>(&()), ready, remedy)
 }
 
+/// KubeVirt objects to look at: for what runs, and for the instance types, which must not keep that waiting.
+#[derive(Clone, Default)]
+struct Queues {
+    components: Queue<Key>,
+    instancetypes: Queue<Key>,
+}
+
 /// The operator before it leads: its stores are filled, nothing is written.
 pub struct Operator {
     /// Shared by the workers.
     pub context: Arc<Context>,
-    queue: Queue<Key>,
+    queues: Queues,
     _watches: Vec<Task<()>>,
 }
 
@@ -153,14 +161,14 @@ impl Operator {
             material,
             applied: Applied::by(MANAGER),
         });
-        let queue = Queue::default();
-        let watches = watches(&context, &queue);
-        Operator { context, queue, _watches: watches }
+        let queues = Queues::default();
+        let watches = watches(&context, &queues);
+        Operator { context, queues, _watches: watches }
     }
 
     /// Starts the work; dropping the result stops it.
     pub fn start(self, stop: &CancellationToken) -> Running {
-        let (context, queue, stop) = (self.context.clone(), self.queue.clone(), stop.clone());
+        let (context, queues, stop) = (self.context.clone(), self.queues.clone(), stop.clone());
         let task = kit::spawn("controllers", async move {
             context.kubevirts.synced().await;
             context.deployments.synced().await;
@@ -169,7 +177,10 @@ impl Operator {
             let (_watch, store) = signing::watch(&context, &requests);
             let signer = context.clone();
             let mut workers = requests.run(1, &stop, move |key| signing::reconcile(signer.clone(), store.clone(), key));
-            workers.extend(queue.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)));
+            let shared = context.clone();
+            let types = queues.instancetypes;
+            workers.extend(types.run(1, &stop, move |key| instancetypes::reconcile(shared.clone(), key)));
+            workers.extend(queues.components.run(1, &stop, move |key| deploy::reconcile(context.clone(), key)));
             for worker in workers {
                 if let Err(error) = worker.await {
                     tracing::error!(%error, "a worker ended");
@@ -187,10 +198,13 @@ pub struct Running {
     _task: Task<()>,
 }
 
-fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
+fn watches(context: &Arc<Context>, queues: &Queues) -> Vec<Task<()>> {
     let client = &context.client;
-    let all = (queue.clone(), context.kubevirts.clone());
-    let wake = move || all.0.add_all(all.1.keys());
+    let (queues, kubevirts) = (queues.clone(), context.kubevirts.clone());
+    let wake = move || {
+        queues.components.add_all(kubevirts.keys());
+        queues.instancetypes.add_all(kubevirts.keys());
+    };
     // Which one counts depends on all of them.
     let again = wake.clone();
     let kubevirts = served::watch(
@@ -228,6 +242,7 @@ fn every_kind(namespace: &str) -> Vec<Value> {
     let mut all =
         manifests::render(&manifests::Input { namespace: namespace.to_owned(), ..manifests::Input::default() });
     let metadata = json!({ "name": certificates::AUTHORITY, "namespace": namespace });
+    all.extend(manifests::instancetypes::render(&manifests::labels("")));
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all
 }

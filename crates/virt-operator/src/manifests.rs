@@ -3,6 +3,7 @@
 pub mod admission;
 pub(crate) mod constraints;
 pub mod crds;
+pub mod instancetypes;
 pub mod kinds;
 pub mod policies;
 pub mod rbac;
@@ -44,13 +45,13 @@ pub struct Input {
     pub deployment_id: String,
 }
 
-/// Labels of everything this operator owns.
-pub fn labels(input: &Input) -> Value {
+/// Labels of everything this operator owns, of a `version` of the product.
+pub fn labels(version: &str) -> Value {
     json!({
         "kubevirt.io": "",
         "app.kubernetes.io/managed-by": "virt-operator",
         "app.kubernetes.io/component": "kubevirt",
-        "app.kubernetes.io/version": input.version,
+        "app.kubernetes.io/version": version,
     })
 }
 
@@ -65,7 +66,7 @@ pub fn render(input: &Input) -> Vec<Value> {
         out.extend(constraints::render(&input.namespace));
     }
     for manifest in &mut out {
-        operator::label(manifest, &labels(input));
+        operator::label(manifest, &labels(&input.version));
     }
     out
 }

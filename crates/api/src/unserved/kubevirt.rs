@@ -42,7 +42,6 @@ pub const KUBEVIRT: &[Row] = &[
     warned("spec.configuration.architectureConfiguration.ppc64le", When::Set, ONE),
     warned("spec.configuration.architectureConfiguration.s390x", When::Set, ONE),
     warned("spec.configuration.ovmfPath", When::Set, FIRMWARE),
-    warned("spec.configuration.commonInstancetypesDeployment", When::Set, "no common instance types are deployed"),
     warned("spec.configuration.confidentialCompute", When::Set, "guests are not measured"),
     warned("spec.configuration.developerConfiguration.clusterProfiler", When::Set, "components have no profiler"),
     warned(

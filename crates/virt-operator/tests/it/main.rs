@@ -3,6 +3,7 @@
 
 mod defined;
 mod drift;
+mod instancetypes;
 mod kinds;
 mod node_agent;
 mod template_requests;
@@ -126,7 +127,8 @@ async fn cluster(client: &Client) -> Api<KubeVirt> {
     let node = serde_json::from_value(node).unwrap();
     nodes.create(&PostParams::default(), &node).await.unwrap();
     let kubevirts: Api<KubeVirt> = Api::namespaced(client.clone(), NAMESPACE);
-    let spec = json!({ "customizeComponents": lenient() });
+    let configuration = json!({ "commonInstancetypesDeployment": { "enabled": false } });
+    let spec = json!({ "customizeComponents": lenient(), "configuration": configuration });
     let wanted = json!({ "metadata": { "name": "kubevirt", "namespace": NAMESPACE }, "spec": spec });
     kubevirts.create(&PostParams::default(), &serde_json::from_value(wanted).unwrap()).await.unwrap();
     kubevirts
