@@ -30,6 +30,8 @@ pub(crate) enum Command {
     EvacuateCancel(commands::evacuate_cancel::Args),
     /// Say why a virtual machine is not running, and what to do about it.
     Explain(commands::explain::Args),
+    /// Print a virtual machine with what its instance type and its preference say.
+    Expand(commands::expand::Args),
     /// Expose a virtual machine's ports as a Service.
     Expose(commands::expose::Args),
     /// List the guest's file systems.

@@ -16,6 +16,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Create(args) => commands::create::run(globals, args),
         Command::EvacuateCancel(args) => commands::evacuate_cancel::run(globals, args).await,
         Command::Explain(args) => commands::explain::run(globals, args).await,
+        Command::Expand(args) => commands::expand::run(globals, &args).await,
         Command::Expose(args) => commands::expose::run(globals, args).await,
         Command::Fslist(args) => commands::guest::run(globals, args, "filesystemlist").await,
         Command::Guestfs(args) => Box::pin(commands::guestfs::run(globals, args)).await,

@@ -1,15 +1,14 @@
 //! `virtctl create clone`: the manifest of a clone from options. No cluster is asked.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::create_vm::params::wrong;
 use super::create_vm::suffix;
+use super::document;
+use super::params::wrong;
 use crate::connect::Globals;
 use crate::fault::{Fault, Outcome};
-use crate::output;
 
 /// Print the manifest of a clone of a virtual machine.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -57,9 +56,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(globals: &Globals, args: &Args) -> Outcome {
     let manifest = manifest(args, globals.namespace.as_deref(), &mut suffix)?;
-    let text = serde_saphyr::to_string(&manifest).map_err(|error| Fault::new("cannot write YAML").because(error))?;
-    output::say(text.trim_end())?;
-    Ok(ExitCode::SUCCESS)
+    document::print(&manifest, "yaml")
 }
 
 fn machine(kind: &str) -> bool {

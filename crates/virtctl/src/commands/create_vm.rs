@@ -2,22 +2,20 @@
 
 mod access;
 mod import;
-pub(super) mod params;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use access::CloudInit;
 use api::kubevirt::constants::{API_VERSION, run_strategy};
 use meta::quantity::Amount;
-use params::{Params, wrong};
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
+use super::document;
+use super::params::{self, Params, wrong};
 use crate::connect::Globals;
 use crate::fault::{Fault, Outcome};
-use crate::output;
 
 /// Print the manifest of a virtual machine.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -120,9 +118,7 @@ pub(crate) fn run(globals: &Globals, args: &Args) -> Outcome {
         eprintln!("warning: the password can be read in the VM's manifest");
     }
     let manifest = manifest(args, globals.namespace.as_deref(), &mut suffix)?;
-    let text = serde_saphyr::to_string(&manifest).map_err(|error| Fault::new("cannot write YAML").because(error))?;
-    output::say(text.trim_end())?;
-    Ok(ExitCode::SUCCESS)
+    document::print(&manifest, "yaml")
 }
 
 /// Five characters that make no words.

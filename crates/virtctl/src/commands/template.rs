@@ -3,7 +3,6 @@
 mod convert;
 mod create;
 mod process;
-mod source;
 
 use crate::connect::Globals;
 use crate::fault::Outcome;

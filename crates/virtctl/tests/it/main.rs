@@ -5,6 +5,8 @@
 mod cluster;
 mod commands;
 mod console;
+mod expand;
 mod export;
 mod forward;
 mod migrate;
+mod server;

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::Args;
-use super::params::{Params, wrong};
+use crate::commands::params::{Params, wrong};
 use crate::fault::Fault;
 
 const NO_CLOUD: &str = "nocloud";

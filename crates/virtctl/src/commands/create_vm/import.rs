@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::params::Params;
+use crate::commands::params::Params;
 use crate::fault::Fault;
 
 /// A DataVolume's spec without its storage, and whether a size may be left out.

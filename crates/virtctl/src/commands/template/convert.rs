@@ -6,7 +6,7 @@ use api::template::openshift;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::source::{document, print, send};
+use crate::commands::document::{print, read, send};
 use crate::connect::Globals;
 use crate::fault::{Fault, Outcome};
 
@@ -41,7 +41,7 @@ pub(crate) async fn run(globals: &Globals, args: &Args) -> Outcome {
             found["kind"] = json!("Template");
             found
         }
-        (None, Some(file)) => document(file)?,
+        (None, Some(file)) => read(file)?,
         (None, None) => {
             return Err(Fault::usage("which Template is not said").hint("name it, or give its file with --file"));
         }

@@ -6,7 +6,7 @@ use api::template::{GROUP, VERSIONS, request};
 use http::Method;
 use serde_json::json;
 
-use super::source::send;
+use crate::commands::document::send;
 use crate::connect::Globals;
 use crate::fault::{Fault, Outcome};
 use crate::output;

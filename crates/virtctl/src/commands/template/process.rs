@@ -9,7 +9,7 @@ use http::Method;
 use rand::Rng;
 use serde_json::{Value, json};
 
-use super::source::{document, print, send};
+use crate::commands::document::{print, read, send};
 use crate::connect::{Cluster, Globals};
 use crate::fault::{Fault, Outcome};
 use crate::output;
@@ -61,7 +61,7 @@ pub(crate) async fn run(globals: &Globals, args: Args) -> Outcome {
             return Err(Fault::usage("which template is not said").hint("name it, or give its file with --file"));
         }
         (None, Some(file)) => {
-            let spec = spec(&document(file)?)?;
+            let spec = spec(&read(file)?)?;
             if args.print_params {
                 return print(&json!(spec.parameters), &args.output);
             }
@@ -100,7 +100,7 @@ fn tell(message: &str) -> Outcome {
 fn parameters(args: &Args) -> Result<BTreeMap<String, String>, Fault> {
     if let Some(file) = &args.params_file {
         let wrong = || Fault::usage(format!("{} is no mapping of parameters", file.display()));
-        let Value::Object(fields) = document(file)? else { return Err(wrong()) };
+        let Value::Object(fields) = read(file)? else { return Err(wrong()) };
         let text = |(name, value): (String, Value)| match value {
             Value::String(text) => Ok((name, text)),
             Value::Number(_) | Value::Bool(_) => Ok((name, value.to_string())),

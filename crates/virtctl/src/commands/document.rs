@@ -1,4 +1,4 @@
-//! Where templates come from, and how what comes of them is shown.
+//! Objects as documents: read from a file, asked for, and printed.
 
 use std::io::Read;
 use std::path::Path;
@@ -23,14 +23,14 @@ pub(super) fn print(value: &Value, format: &str) -> Outcome {
 }
 
 /// The document in a file; `-` is standard input.
-pub(super) fn document(file: &Path) -> Result<Value, Fault> {
+pub(super) fn read(file: &Path) -> Result<Value, Fault> {
     let what = || format!("cannot read {}", file.display());
     let mut text = String::new();
-    let read = match file.as_os_str() == "-" {
+    let done = match file.as_os_str() == "-" {
         true => std::io::stdin().read_to_string(&mut text).map(drop),
         false => std::fs::read_to_string(file).map(|read| text = read),
     };
-    read.map_err(|error| Fault::new(what()).because(error))?;
+    done.map_err(|error| Fault::new(what()).because(error))?;
     serde_saphyr::from_str(&text).map_err(|error| Fault::new(what()).because(error))
 }
 

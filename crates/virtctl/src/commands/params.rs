@@ -7,7 +7,7 @@ use meta::quantity::Amount;
 use crate::fault::Fault;
 
 /// A mistake in the value of `--flag`.
-pub(in crate::commands) fn wrong(flag: &str, why: impl std::fmt::Display) -> Fault {
+pub(super) fn wrong(flag: &str, why: impl std::fmt::Display) -> Fault {
     Fault::usage(format!("failed to parse \"--{flag}\" flag")).because(why)
 }
 
