@@ -111,6 +111,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
+const WRITE: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete"];
 
 fn api_cluster() -> Value {
     json!([
@@ -193,7 +194,7 @@ fn controller_cluster() -> Value {
             "resourceNames": [super::admission::MUTATORS_NAME],
         }),
         // Snapshots of machines: of their volumes, while their file systems are frozen.
-        rule("snapshot.kubevirt.io", &["*"], &["*"]),
+        rule("snapshot.kubevirt.io", &["*"], WRITE),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "list", "watch", "create", "delete"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], READ),
         rule("clone.kubevirt.io", &["virtualmachineclones"], &["get", "list", "watch", "delete"]),
@@ -205,7 +206,7 @@ fn controller_cluster() -> Value {
             &["update"]
         ),
         // Backups of machines: they are written by the launchers.
-        rule("backup.kubevirt.io", &["*"], &["*"]),
+        rule("backup.kubevirt.io", &["*"], WRITE),
         rule(
             "subresources.kubevirt.io",
             &["virtualmachineinstances/backup", "virtualmachineinstances/redefine-checkpoint"],
@@ -285,12 +286,12 @@ fn handler_own() -> Value {
     json!([rule("", &["configmaps"], READ), rule("", &["pods"], READ)])
 }
 
-/// Every rule this operator grants to others: it must hold them itself.
-pub fn granted() -> Vec<Value> {
+/// Every rule this operator grants to others by roles of a `kind`: it must hold them itself, and those of a namespace only there.
+pub fn granted(kind: &str) -> Vec<Value> {
     let input = Input::default();
     render(&input)
         .iter()
-        .filter(|manifest| manifest.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("Role")))
+        .filter(|manifest| manifest["kind"] == kind)
         .filter_map(|role| role.get("rules").and_then(Value::as_array).cloned())
         .flatten()
         .collect()
