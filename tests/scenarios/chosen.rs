@@ -53,7 +53,8 @@ fn a_guest_is_what_its_instance_type_says() -> Result<()> {
     // What becomes of the instance type is nothing to machines that have it.
     space.apply(&pair(1))?;
     let whole = space.kubectl(&[
-        "get", "--raw",
+        "get",
+        "--raw",
         &format!("/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachines/chosen/expand-spec", space.name()),
     ])?;
     let whole: Value = serde_json::from_str(&whole)?;

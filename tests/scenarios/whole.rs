@@ -74,9 +74,11 @@ fn a_machine_has_all() -> Result<()> {
         Ok(holds(&found, "Ready").then_some(()))
     })?;
 
-    let parameters = ["-p", "NAME=whole", "-p", "DATA_SOURCE_NAME=demo", "-p", "DATA_SOURCE_NAMESPACE=kubevirt-os-images"];
+    let parameters =
+        ["-p", "NAME=whole", "-p", "DATA_SOURCE_NAME=demo", "-p", "DATA_SOURCE_NAMESPACE=kubevirt-os-images"];
     let words = ["template", "process", "ubuntu-server-small", "-n", product::NAMESPACE, "-o", "json"];
-    let mut vm: Value = serde_json::from_str(&space.virtctl(&[&words[..], &parameters].concat())?).context("virtctl's JSON")?;
+    let mut vm: Value =
+        serde_json::from_str(&space.virtctl(&[&words[..], &parameters].concat())?).context("virtctl's JSON")?;
     let add = |list: &mut Value, item: Value| list.as_array_mut().map(|list| list.push(item));
     add(&mut machine::spec(&mut vm)["networks"], json!({ "name": "lan", "multus": { "networkName": "lan" } }));
     add(&mut machine::domain(&mut vm)["devices"]["interfaces"], json!({ "name": "lan", "bridge": {} }));
@@ -94,7 +96,9 @@ fn a_machine_has_all() -> Result<()> {
     ensure!(code == 0 && said.trim() == mac, "{said:?} with code {code}, for {mac}");
     console.leave()?;
     let name = format!("lan.whole.{}.vm", space.name());
-    until("the machine's name to be known", SOON, || Ok((dns::address(server()?, &name)? == Some(ADDRESS)).then_some(())))?;
+    until("the machine's name to be known", SOON, || {
+        Ok((dns::address(server()?, &name)? == Some(ADDRESS)).then_some(()))
+    })?;
     let (_, other) = (drop(space.kubectl(&["delete", "vm", "whole"])?), name);
     until("the name to be forgotten", SOON, || Ok(dns::address(server()?, &other)?.is_none().then_some(())))
 }
@@ -110,6 +114,7 @@ fn server() -> Result<SocketAddr> {
 
 /// Where the images are built.
 fn images() -> Result<std::path::PathBuf> {
-    let place = std::env::var_os("FERROVIRT_IMAGES").context("FERROVIRT_IMAGES says where images are built: it is not set")?;
+    let place =
+        std::env::var_os("FERROVIRT_IMAGES").context("FERROVIRT_IMAGES says where images are built: it is not set")?;
     Ok(place.into())
 }
