@@ -80,13 +80,15 @@ async fn instance_types_are_there_with_the_product_and_go_when_they_are_switched
     assert_eq!(count(&types).await, 65);
     assert_eq!(count(&preferences).await, 54);
 
-    let grown = Patch::Merge(
-        json!({ "spec": { "cpu": { "guest": 7 } }, "metadata": { "labels": { "app.kubernetes.io/component": null } } }),
-    );
+    let grown = Patch::Merge(json!({
+        "spec": { "cpu": { "guest": 7 }, "nodeSelector": { "a": "b" } },
+        "metadata": { "labels": { "app.kubernetes.io/component": null } },
+    }));
     types.patch("u1.small", &PatchParams::default(), &grown).await.unwrap();
     wait(&types, "u1.small", "put right", |found: Option<&DynamicObject>| {
         found.is_some_and(|found| {
-            found.data["spec"]["cpu"]["guest"] == 1 && found.labels().contains_key("app.kubernetes.io/component")
+            found.data["spec"] == json!({ "cpu": { "guest": 1 }, "memory": { "guest": "2Gi" } })
+                && found.labels().contains_key("app.kubernetes.io/component")
         })
     })
     .await;
