@@ -14,6 +14,7 @@ mod bad_input;
 mod boot;
 mod cancel;
 mod chain;
+mod chosen;
 mod claims;
 mod component;
 mod console;
@@ -106,6 +107,7 @@ fn beside() -> Vec<Trial> {
         deletion::trials(),
         eviction::trials(),
         boot::trials(),
+        chosen::trials(),
         bad_input::trials(),
         one_object::trials(),
         tasks::trials(),

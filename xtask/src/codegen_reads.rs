@@ -14,10 +14,11 @@ use serde_json::Value;
 /// Where the list is.
 const LIST: &str = "crates/api/tests/it/reads.txt";
 /// The crates whose code acts on objects.
-const ACTING: [&str; 11] = [
+const ACTING: [&str; 12] = [
     "cdi",
     "domain",
     "hpp",
+    "instancetype",
     "kit",
     "origin",
     "virt-api",

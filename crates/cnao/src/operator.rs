@@ -25,12 +25,14 @@ use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
 use kit::{Task, events, metrics, operator, served, server};
+use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use prometheus_client::registry::Registry;
 
 use self::object::NetworkAddonsConfig;
+use crate::kubemacpool::manifests::monitoring;
 use crate::{Error, release};
 
 /// The finalizer that holds the object until everything is taken away.
@@ -192,8 +194,15 @@ fn watches(context: &Arc<Context>, queue: &Queue<Key>) -> Vec<Task<()>> {
             }
         },
     );
+    let mut known = Vec::new();
+    for kind in monitoring::KINDS {
+        let (group, version) = monitoring::VERSION.split_once('/').unwrap_or_default();
+        let (again, kind) = (wake.clone(), GroupVersionKind::gvk(group, version, kind));
+        known.push(served::follow(client, &ApiResource::from_gvk(&kind), move |_| again()));
+    }
     let every = operands::every(namespace);
     let mut tasks = operator::repair(client, &every, &selector, &context.applied, wake);
     tasks.extend([configs, deployments, daemon_sets, nodes]);
+    tasks.extend(known);
     tasks
 }

@@ -105,7 +105,11 @@ fn ways(source: &Source) -> [Vec<ResourceAttributes>; 2] {
     [vec![said], implied]
 }
 
-pub(crate) async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttributes) -> kube::Result<bool> {
+/// Whether `user` may do what `attributes` describe.
+///
+/// # Errors
+/// When the API server cannot be asked.
+pub async fn allowed(client: &Client, user: &UserInfo, attributes: ResourceAttributes) -> kube::Result<bool> {
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(user.username.clone()),

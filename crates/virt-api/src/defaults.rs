@@ -50,6 +50,13 @@ impl Defaults {
     }
 }
 
+impl Defaults {
+    /// How the pod network is bound to where nobody says.
+    pub fn binding(&self) -> &str {
+        &self.interface
+    }
+}
+
 /// The object at `key`, made when it is missing.
 fn object<'a>(of: &'a mut Value, key: &str) -> &'a mut Value {
     if !of.is_object() {
@@ -132,6 +139,15 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     default(status, "phase", json!(phase::PENDING));
     default(status, "phaseTransitionTimestamps", json!([{ "phase": phase::PENDING, "phaseTransitionTimestamp": now }]));
     let spec = object(&mut vmi, "spec");
+    let firmware = object(object(spec, "domain"), "firmware");
+    default(firmware, "uuid", json!(random()));
+    default(firmware, "serial", json!(random()));
+    self::spec(spec, defaults);
+    vmi
+}
+
+/// The spec of an instance with the defaults that are the same for each.
+pub(crate) fn spec(spec: &mut Value, defaults: &Defaults) {
     written::instance(spec);
     written::ranges(spec);
     default(spec, "architecture", json!(defaults.architecture));
@@ -145,13 +161,9 @@ pub fn instance(mut vmi: Value, defaults: &Defaults, now: &str) -> Value {
     object(domain, "devices");
     default(object(domain, "machine"), "type", json!(defaults.machine));
     default(object(object(domain, "features"), "acpi"), "enabled", json!(true));
-    let firmware = object(domain, "firmware");
-    default(firmware, "uuid", json!(random()));
-    default(firmware, "serial", json!(random()));
     hyperv::complete(domain);
     cpu(domain, defaults);
     memory(domain);
-    vmi
 }
 
 fn cpu(domain: &mut Value, defaults: &Defaults) {

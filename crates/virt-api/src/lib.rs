@@ -5,11 +5,13 @@
 //!            --aggregation, front-proxy certificate--> path (parsed once) -> auth -> subresource -> virt-handler
 //! ```
 
+mod chosen;
 mod cluster;
 mod copies;
 pub mod defaults;
 pub mod discovery;
 mod eviction;
+mod expand;
 mod hyperv;
 mod migration;
 mod networks;
@@ -217,8 +219,14 @@ impl Server {
             admission::route_looking(router, path, move |request| {
                 let context = context.clone();
                 async move {
-                    let rules = Rules::of(&configuration(&context.kubevirts), &context.namespace);
-                    let verdict = check(&request, &rules);
+                    let configuration = configuration(&context.kubevirts);
+                    let rules = Rules::of(&configuration, &context.namespace);
+                    let binding = Defaults::of(&configuration).binding().to_owned();
+                    let template = match chosen::template(&context.client, &request, &binding).await {
+                        Ok(template) => template,
+                        Err(refused) => return refused,
+                    };
+                    let verdict = check(&request, template.as_ref(), &rules);
                     if rules.is_component(&request.user_info.username) {
                         return verdict;
                     }
@@ -237,9 +245,13 @@ impl Server {
             async move {
                 let configuration = configuration(&context.kubevirts);
                 let component = Rules::of(&configuration, &context.namespace).is_component(&request.user_info.username);
-                match copies::note(&context.client, &request, component).await {
-                    Ok(noted) => defaults::mutate_machine(&request, noted, &Defaults::of(&configuration)),
-                    Err(unanswered) => unanswered,
+                let noted = match copies::note(&context.client, &request, component).await {
+                    Ok(noted) => noted,
+                    Err(unanswered) => return unanswered,
+                };
+                match chosen::complete(&context.client, &request, noted).await {
+                    Ok(whole) => defaults::mutate_machine(&request, whole, &Defaults::of(&configuration)),
+                    Err(refused) => refused,
                 }
             }
         })
@@ -258,8 +270,19 @@ fn configuration(kubevirts: &Store<KubeVirt>) -> KubeVirtConfiguration {
 
 type Check = fn(&admission::Request, &Rules) -> admission::Verdict;
 
-const MACHINES: [(&str, Check); 2] =
-    [("/virtualmachines-validate", validate::vm), ("/virtualmachineinstances-validate-create", validate::vmi_create)];
+/// A check of a machine whose template may be another than the one that is written.
+type MachineCheck = fn(&admission::Request, Option<&serde_json::Value>, &Rules) -> admission::Verdict;
+
+const MACHINES: [(&str, MachineCheck); 2] = [
+    ("/virtualmachines-validate", validate::vm),
+    ("/virtualmachineinstances-validate-create", |request, _, rules| validate::vmi_create(request, rules)),
+];
+
+/// The same by themselves.
+const MACHINES_ALONE: [(&str, Check); 2] = [
+    ("/virtualmachines-validate", |request, rules| validate::vm(request, None, rules)),
+    ("/virtualmachineinstances-validate-create", validate::vmi_create),
+];
 
 /// The admission webhooks under `kubevirts`' configuration as far as they look at nothing else of the cluster.
 pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
@@ -267,7 +290,7 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let defaulting = admission::route(Router::new(), "/virtualmachines-mutate", move |request| {
         defaults::mutate_machine(request, request.object.clone(), &Defaults::of(&configuration(&held)))
     });
-    others(kubevirts, namespace).merge(defaulting).merge(judges(kubevirts, namespace, &MACHINES))
+    others(kubevirts, namespace).merge(defaulting).merge(judges(kubevirts, namespace, &MACHINES_ALONE))
 }
 
 fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]) -> Router {
@@ -288,7 +311,7 @@ fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
     router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);
-    let validators: [(&str, Check); 9] = [
+    let validators: [(&str, Check); 13] = [
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
@@ -298,6 +321,10 @@ fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
         ("/virtualmachinebackups-validate", validate::backup::backup),
         ("/virtualmachinebackuptrackers-validate", validate::backup::tracker),
         ("/virtualmachineexports-validate", |request, _| validate::export::export(request)),
+        ("/virtualmachineinstancetypes-validate", |request, _| validate::chosen::instancetype(request)),
+        ("/virtualmachineclusterinstancetypes-validate", |request, _| validate::chosen::instancetype(request)),
+        ("/virtualmachinepreferences-validate", |request, _| validate::chosen::preference(request)),
+        ("/virtualmachineclusterpreferences-validate", |request, _| validate::chosen::preference(request)),
     ];
     router.merge(judges(kubevirts, namespace, &validators))
 }

@@ -26,7 +26,7 @@ use kit::store::Store;
 use kube::Client;
 use serde_json::json;
 
-use crate::cluster;
+use crate::expand;
 use crate::path::{self, Target};
 use crate::status::Refusal;
 
@@ -70,11 +70,8 @@ async fn route(context: &Context, request: Request) -> Result<Response, Refusal>
     let method = request.method().clone();
     match parsed.target {
         Target::Cluster { name } => cluster_wide(context, &name, &method).await,
-        Target::Namespace { name, .. } if name == "expand-vm-spec" && method == Method::PUT => {
-            let body = body(request).await?;
-            let machine: serde_json::Value = serde_json::from_slice(&body)
-                .map_err(|error| Refusal::bad_request(format!("the body is not a VirtualMachine: {error}")))?;
-            expand(machine)
+        Target::Namespace { namespace, name } if name == "expand-vm-spec" && method == Method::PUT => {
+            expand::given(context, &namespace, &body(request).await?).await
         }
         Target::Namespace { name, .. } => Err(unknown(&name)),
         Target::Object { namespace, resource, name, subresource, rest } => {
@@ -124,10 +121,7 @@ async fn dispatch(
             let configuration = crate::configuration(&context.kubevirts);
             migrate::evacuate_cancel(context, &configuration, object, &body(request).await?).await
         }
-        ("virtualmachines", "expand-spec") if get => {
-            let vm = cluster::vm(&context.client, &object.namespace, &object.name).await?;
-            expand(json!(vm))
-        }
+        ("virtualmachines", "expand-spec") if get => expand::stored(context, &object.namespace, &object.name).await,
         ("virtualmachineinstances", "console" | "vnc") if get => {
             guest::stream(context, object, subresource, request).await
         }
@@ -180,16 +174,4 @@ fn version() -> serde_json::Value {
         "compiler": "rustc", "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         "major": parts.next(), "minor": parts.next(),
     })
-}
-
-/// A machine's spec with its instance type applied. Without one the spec is complete as it is.
-fn expand(machine: serde_json::Value) -> Result<Response, Refusal> {
-    for field in ["instancetype", "preference"] {
-        if machine.pointer(&format!("/spec/{field}")).is_some_and(|value| !value.is_null()) {
-            return Err(Refusal::bad_request(format!(
-                "spec.{field} cannot be expanded in this version: write its values into spec.template instead"
-            )));
-        }
-    }
-    Ok(Json(machine).into_response())
 }

@@ -3,6 +3,7 @@
 mod access;
 pub mod backup;
 mod busy;
+pub mod chosen;
 pub mod clone;
 mod devices;
 mod eviction;
@@ -15,13 +16,13 @@ mod networks;
 pub mod policy;
 mod resources;
 pub mod snapshot;
-mod strict;
+pub(crate) mod strict;
 mod templates;
 mod unserved;
 mod volumes;
 
 use api::kubevirt::constants;
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use kit::admission::{Cause, Request, Verdict};
 use serde_json::Value;
 
@@ -120,18 +121,25 @@ pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rule
     causes
 }
 
-/// `/virtualmachines-validate`.
-pub fn vm(request: &Request, rules: &Rules) -> Verdict {
+/// `/virtualmachines-validate`, of a machine that has `template` in place of its own once what it names is written out.
+pub fn vm(request: &Request, template: Option<&Value>, rules: &Rules) -> Verdict {
     if deleting(&request.object) {
         return Verdict::allow();
     }
-    let vm = match strict::decode(&request.object) {
+    let mut vm: VirtualMachine = match strict::decode(&request.object) {
         Ok(vm) => vm,
         Err(causes) => return Verdict::Invalid(causes),
     };
+    let busy = busy::check(&vm, request);
+    if let Some(template) = template {
+        match serde_json::from_value(template.clone()) {
+            Ok(template) => vm.spec.template = template,
+            Err(error) => return Verdict::Invalid(vec![invalid("spec.instancetype".to_owned(), error.to_string())]),
+        }
+    }
     let (unserved, mut wrong): (Vec<_>, Vec<_>) =
         machine::check(&vm, rules).into_iter().partition(|cause| cause.reason == UNSERVED);
-    wrong.extend(busy::check(&vm, request));
+    wrong.extend(busy);
     if !wrong.is_empty() {
         return Verdict::Invalid(wrong);
     }

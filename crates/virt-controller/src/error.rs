@@ -46,6 +46,9 @@ pub enum Error {
     /// What a disk is to be copied from cannot be found.
     #[error("{0}")]
     NoSource(String),
+    /// The machine cannot be what it chose to be.
+    #[error("{0}")]
+    Chosen(String),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

@@ -37,6 +37,10 @@ pub struct Settings {
     pub vm_state_storage_class: Option<String>,
     /// Percent-encoded feature gates switched on.
     pub feature_gates: Vec<String>,
+    /// How the pod network is bound to where a machine does not say.
+    pub pod_network_binding: String,
+    /// Whether machines keep their references to instance types and preferences: reference, expand or expandAll.
+    pub reference_policy: String,
 }
 
 impl Settings {
@@ -68,6 +72,14 @@ impl Settings {
             drain_taint_key: word(migrations.node_drain_taint_key, "kubevirt.io/drain"),
             vm_state_storage_class: configuration.vm_state_storage_class.filter(|class| !class.is_empty()),
             feature_gates: developer.feature_gates,
+            pod_network_binding: word(
+                configuration.network.and_then(|network| network.default_network_interface),
+                "bridge",
+            ),
+            reference_policy: word(
+                configuration.instancetype.and_then(|instancetype| instancetype.reference_policy),
+                "reference",
+            ),
         }
     }
 

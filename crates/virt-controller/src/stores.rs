@@ -124,7 +124,7 @@ impl Stores {
         let put_backs = Watch { config: labelled(put_back::PUT_BACK), index: put_back::indexes, ..Watch::default() };
         let nodes = Watch { config: labelled(label::SCHEDULABLE), trim: trim::node, ..Watch::default() };
         let claims = Watch { trim: trim::claim, index: index::claim_indexes, ..Watch::default() };
-        let kubevirts = Watch { trim: trim::kubevirt, index: tracking::indexes, ..Watch::default() };
+        let kubevirts = Watch { trim: trim::kubevirt, index: of_every_machine, ..Watch::default() };
         let kubevirt: Api<KubeVirt> = Api::namespaced(client.clone(), namespace);
         let of = Watching { client, stores: self };
         vec![
@@ -193,4 +193,11 @@ impl Watching<'_> {
             (Api::all(self.client.clone()), ApiResource::erase::<K>(&()), self.stores.clone());
         served::watch(self.client, &resource, api, how, store.clone(), move |change| heard.tell(&stores, &change))
     }
+}
+
+/// What a change of the KubeVirt object may change for every machine.
+fn of_every_machine(kubevirt: &KubeVirt) -> Vec<String> {
+    let configuration = kubevirt.spec.configuration.as_ref();
+    let policy = configuration.and_then(|configuration| configuration.instancetype.as_ref()?.reference_policy.clone());
+    vec![tracking::index(kubevirt), format!("references:{}", policy.unwrap_or_default())]
 }

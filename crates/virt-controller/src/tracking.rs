@@ -45,10 +45,10 @@ pub fn gate(kubevirt: Option<&KubeVirt>) -> bool {
     developer.is_some_and(|developer| developer.feature_gates.iter().any(|gate| gate == GATE))
 }
 
-/// What a change of the KubeVirt object may change for every machine.
-pub fn indexes(kubevirt: &KubeVirt) -> Vec<String> {
+/// Which machines are tracked, in a word.
+pub fn index(kubevirt: &KubeVirt) -> String {
     let said = selectors(Some(kubevirt)).map(|all| serde_json::to_string(&all).unwrap_or_default());
-    vec![format!("tracking:{}:{}", gate(Some(kubevirt)), said.unwrap_or_default())]
+    format!("tracking:{}:{}", gate(Some(kubevirt)), said.unwrap_or_default())
 }
 
 /// Whether a machine with these labels in a namespace with those is selected.

@@ -1,5 +1,6 @@
 //! VirtualMachine -> VirtualMachineInstance: starts, stops and restarts it as the run strategy and the requests say.
 
+pub(crate) mod chosen;
 pub mod hotplug;
 pub mod instance;
 pub mod memory_dump;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use api::kubevirt::constants::finalizer;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use chosen::References;
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Namespace;
 use kit::queue::{Next, Queue};
@@ -38,6 +40,9 @@ use crate::{patch, write};
 
 /// Until a claim that a changed volume names is looked for again.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Until an instance type or a preference that a machine names, and that nobody made yet, is looked for again.
+const CHOOSE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Workers at its queue, which everything passes.
 const WORKERS: usize = 8;
@@ -96,7 +101,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let uid = vm.uid().unwrap_or_default();
     let found = context.stores.vmis.get(key);
     let mut vmi = found.clone().filter(|vmi| owned_by(vmi, &uid));
-    let mut facts = Facts::default();
+    let mut facts = Facts { references: References::held(&vm), ..Facts::default() };
     let now = clock::now();
     let mut error = None;
     let mut data = data_volumes::DataVolumes::new();
@@ -106,8 +111,23 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         let has_claim = |name: &str| context.stores.claims.contains(&Key::new(key.namespace.as_str(), name));
         facts.data = data_volumes::readiness(&vm, &data, has_claim);
     }
+    let lacking = if vm.metadata.deletion_timestamp.is_none() {
+        match keep(context, &vm).await? {
+            Kept::Rewritten => return Ok(Next::Wait),
+            Kept::As(references) => {
+                facts.references = references;
+                None
+            }
+            Kept::Not(failure) => Some(failure),
+        }
+    } else {
+        None
+    };
     let restoring = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
-    let has_disks = !restoring && facts.data.is_ready() && !volumes_update::keeps_from_starting(&vm, vmi.as_ref());
+    let has_disks = lacking.is_none()
+        && !restoring
+        && facts.data.is_ready()
+        && !volumes_update::keeps_from_starting(&vm, vmi.as_ref());
     let is_name_taken = found.is_some() && vmi.is_none();
     let plan = plan::plan(View { vm: &vm, vmi: vmi.as_ref(), is_name_taken, has_disks, now });
     if let Some(why) = plan.trouble.as_ref().filter(|_| !is_name_taken) {
@@ -115,9 +135,15 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     }
     let trouble = error.as_ref().map(|failed| Chain(failed).to_string()).or_else(|| plan.trouble.clone());
     facts.failure = trouble.map(|why| ("FailedCreate", why));
+    let mut refused = None;
+    if let Some(lacking) = lacking {
+        context.recorder.warning(&reference(&vm), "FailedCreate", lacking.message.clone());
+        refused = lacking.told_by_nobody.then_some(CHOOSE_AGAIN);
+        facts.failure.get_or_insert((lacking.reason, lacking.message));
+    }
     facts.tracking = tracking(context, &vm).await?;
     for step in &plan.steps {
-        match execute(context, &vm, vmi.as_ref(), step, facts.tracking).await {
+        match execute(context, &vm, vmi.as_ref(), step, &facts).await {
             Ok(Outcome::Released) => return Ok(Next::Wait),
             Ok(Outcome::Started(created)) => vmi = Some(*created),
             Ok(Outcome::Done) => {}
@@ -157,7 +183,6 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         }
     }
     facts.snapshots = snapshots::known(context, &vm);
-    let mut refused = None;
     if let Update::Refuse(why) = &facts.volumes {
         facts.failure.get_or_insert_with(|| ("VolumesUpdateError", why.clone()));
         // Nobody tells this machine of claims.
@@ -166,7 +191,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     facts.restart_required = match &facts.volumes {
         Update::Restart(why) => Some(why.clone()),
         _ => {
-            let differs = restart_required(context, &vm, vmi.as_ref()).await;
+            let differs = restart_required(context, &vm, vmi.as_ref(), &facts.references).await;
             differs.then(|| "a non-live-updatable field was changed in the template spec".to_owned())
         }
     };
@@ -179,6 +204,26 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         Some(error) => Err(error),
         None => Ok(plan.again.into_iter().chain(refused).min().map_or(Next::Wait, Next::After)),
     }
+}
+
+/// What became of what a machine names.
+enum Kept {
+    /// It is kept there.
+    As(References),
+    /// It is in the machine itself now.
+    Rewritten,
+    /// It cannot be had.
+    Not(chosen::Failure),
+}
+
+async fn keep(context: &Context, vm: &VirtualMachine) -> Result<Kept, Error> {
+    match chosen::dissolve(context, vm).await {
+        Ok(true) => return Ok(Kept::Rewritten),
+        Ok(false) => {}
+        Err(Ok(failure)) => return Ok(Kept::Not(failure)),
+        Err(Err(error)) => return Err(error),
+    }
+    Ok(chosen::keep(context, vm).await.map_or_else(Kept::Not, Kept::As))
 }
 
 fn owned_by(vmi: &VirtualMachineInstance, uid: &str) -> bool {
@@ -204,7 +249,7 @@ async fn execute(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     step: &Step,
-    tracking: Wanted,
+    facts: &Facts,
 ) -> Result<Outcome, Error> {
     let namespace = vm.namespace().unwrap_or_default();
     let vms: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
@@ -237,8 +282,12 @@ async fn execute(
             finalizers_patch(&vmis, vmi, kept).await.map_err(release)?;
         }
         (Step::Start { paused }, _) => {
-            let wanted = instance::instance(vm, *paused, tracking.starts_tracked());
-            return start(context, vm, &vmis, wanted).await.map(|vmi| Outcome::Started(Box::new(vmi)));
+            let whole = chosen::written_out(context, vm, &facts.references).await;
+            let whole = whole.map_err(|failure| Error::Chosen(failure.message))?;
+            let wanted = instance::instance(&whole, *paused, facts.tracking.starts_tracked());
+            return start(context, &chosen::pinned(vm, &facts.references), &vmis, wanted)
+                .await
+                .map(|vmi| Outcome::Started(Box::new(vmi)));
         }
         (Step::Stop, Some(vmi)) if vmi.metadata.deletion_timestamp.is_none() => {
             let params = DeleteParams {
@@ -349,7 +398,12 @@ async fn record_revision(context: &Context, vm: &VirtualMachine) -> Result<(), E
 }
 
 /// True when the running instance was made from another template than the machine has now.
-async fn restart_required(context: &Context, vm: &VirtualMachine, vmi: Option<&VirtualMachineInstance>) -> bool {
+async fn restart_required(
+    context: &Context,
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    references: &References,
+) -> bool {
     let Some(vmi) = vmi.filter(|vmi| vmi.metadata.deletion_timestamp.is_none()) else { return false };
     let generation = vm.metadata.generation.unwrap_or(0).to_string();
     if vmi.annotations().get(api::kubevirt::constants::annotation::VM_GENERATION) == Some(&generation) {
@@ -361,7 +415,11 @@ async fn restart_required(context: &Context, vm: &VirtualMachine, vmi: Option<&V
     let namespace = vm.namespace().unwrap_or_default();
     let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
     let Ok(Some(revision)) = api.get_opt(&revision).await else { return false };
-    let started = revision.data.as_ref().and_then(|data| data.0.pointer("/spec/template/spec").cloned());
+    let started = revision.data.as_ref().and_then(|data| data.0.get("spec"));
+    if started.is_some_and(|started| chosen::differs(started, vm, references)) {
+        return true;
+    }
+    let started = started.and_then(|spec| spec.pointer("/template/spec").cloned());
     let started: Option<VirtualMachineInstanceSpec> = started.and_then(|spec| serde_json::from_value(spec).ok());
     let wanted = vm.spec.template.spec.as_deref();
     started.zip(wanted).is_some_and(|(started, wanted)| hotplug::needs_restart(&started, wanted))

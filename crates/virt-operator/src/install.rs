@@ -109,15 +109,17 @@ fn rights() -> Vec<Value> {
         bind("clusterroles", "system:auth-delegator"),
         bind("roles", "extension-apiserver-authentication-reader"),
     ];
-    for granted in rbac::granted() {
-        if !rules.contains(&granted) {
-            rules.push(granted);
-        }
-    }
-    let own = [
+    let mut own = vec![
         rule("", &["secrets", "configmaps"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
     ];
+    for (kind, held) in [("ClusterRole", &mut rules), ("Role", &mut own)] {
+        for granted in rbac::granted(kind) {
+            if !held.contains(&granted) {
+                held.push(granted);
+            }
+        }
+    }
     let metadata = |name: &str| json!({ "name": name, "labels": { "kubevirt.io": "" } });
     let here = |name: &str| json!({ "name": name, "namespace": NAMESPACE, "labels": { "kubevirt.io": "" } });
     let users = json!({ "name": "kubevirt.io:operator", "labels": {

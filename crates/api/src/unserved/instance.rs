@@ -6,7 +6,6 @@ const BINDING: &str = "use masquerade: {} or bridge: {}";
 const SOURCE: &str = "use one of cloudInitConfigDrive, cloudInitNoCloud, configMap, containerDisk, dataVolume, downwardAPI, \
                       emptyDisk, ephemeral, memoryDump, persistentVolumeClaim, secret, serviceAccount, sysprep";
 const TAG: &str = "the guest is not told of it";
-const INTO_TEMPLATE: &str = "write its values into spec.template instead";
 
 /// Of the spec of a VirtualMachineInstance, which a VirtualMachine has at `spec.template.spec`.
 pub const INSTANCE: &[Row] = &[
@@ -120,8 +119,6 @@ pub const INSTANCE: &[Row] = &[
 
 /// Of a VirtualMachine, without its template.
 pub const MACHINE: &[Row] = &[
-    not_started("spec.instancetype", When::Present, INTO_TEMPLATE),
-    not_started("spec.preference", When::Present, INTO_TEMPLATE),
     refused(
         "spec.runStrategy",
         When::Value("WaitAsReceiver"),

@@ -13,9 +13,6 @@ pub struct Kind {
     pub remedy: &'static str,
 }
 
-const INSTANCETYPE: &str = "instancetype.kubevirt.io";
-const INTO_TEMPLATE: &str = "write its values into spec.template of the VirtualMachine";
-
 /// Each with what to do instead.
 pub const KINDS: &[Kind] = &[
     Kind {
@@ -35,30 +32,6 @@ pub const KINDS: &[Kind] = &[
         plural: "virtualmachinepools",
         kind: "VirtualMachinePool",
         remedy: "no machine is made of it: make a VirtualMachine for each",
-    },
-    Kind {
-        group: INSTANCETYPE,
-        plural: "virtualmachineinstancetypes",
-        kind: "VirtualMachineInstancetype",
-        remedy: INTO_TEMPLATE,
-    },
-    Kind {
-        group: INSTANCETYPE,
-        plural: "virtualmachineclusterinstancetypes",
-        kind: "VirtualMachineClusterInstancetype",
-        remedy: INTO_TEMPLATE,
-    },
-    Kind {
-        group: INSTANCETYPE,
-        plural: "virtualmachinepreferences",
-        kind: "VirtualMachinePreference",
-        remedy: INTO_TEMPLATE,
-    },
-    Kind {
-        group: INSTANCETYPE,
-        plural: "virtualmachineclusterpreferences",
-        kind: "VirtualMachineClusterPreference",
-        remedy: INTO_TEMPLATE,
     },
     Kind {
         group: "plugin.kubevirt.io",

@@ -60,7 +60,6 @@ pub const KUBEVIRT: &[Row] = &[
         "the frequency of each node is taken",
     ),
     warned("spec.configuration.hypervisors", When::Set, "guests run on KVM, or are emulated"),
-    warned("spec.configuration.instancetype", When::Set, "instance types are not served"),
     warned("spec.configuration.ksmConfiguration", When::Set, "KSM of the nodes is left as it is"),
     warned("spec.configuration.liveUpdateConfiguration", When::Set, LIVE),
     warned("spec.configuration.vmRolloutStrategy", When::Set, LIVE),

@@ -82,12 +82,7 @@ fn rights() -> Vec<Value> {
         // The binding to the role above stands in kube-system.
         rule("rbac.authorization.k8s.io", &["rolebindings"], APPLY),
     ];
-    for granted in rbac::granted() {
-        if !rules.contains(&granted) {
-            rules.push(granted);
-        }
-    }
-    let own = [
+    let mut own = vec![
         rule("", &["secrets", "configmaps", "serviceaccounts", "services"], APPLY),
         rule("apps", &["deployments"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles"], APPLY),
@@ -97,15 +92,23 @@ fn rights() -> Vec<Value> {
         rule("monitoring.coreos.com", &["servicemonitors", "prometheusrules"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete"]),
     ];
+    for (kind, held) in [("ClusterRole", &mut rules), ("Role", &mut own)] {
+        for granted in rbac::granted(kind) {
+            if !held.contains(&granted) {
+                held.push(granted);
+            }
+        }
+    }
     let metadata = |name: &str| json!({ "name": name, "labels": labels() });
     let here = json!({ "name": MANAGER, "namespace": NAMESPACE, "labels": labels() });
     let users = json!({ "name": "cdi.kubevirt.io:operator", "labels": {
         "operator.cdi.kubevirt.io": "", "rbac.authorization.k8s.io/aggregate-to-admin": "true",
     } });
+    let all = &["get", "delete", "create", "update", "patch", "list", "watch", "deletecollection"];
     let of = (NAMESPACE, MANAGER);
     vec![
         account(&here),
-        role(&users, &[rule("cdi.kubevirt.io", &["cdis"], &["*"])]),
+        role(&users, &[rule("cdi.kubevirt.io", &["cdis"], all)]),
         role(&metadata("cdi-operator-cluster"), &rules),
         binding(&metadata(MANAGER), "cdi-operator-cluster", of),
         role(&here, &own),

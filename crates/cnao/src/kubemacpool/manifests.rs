@@ -1,7 +1,7 @@
 //! Everything that the pool is, as manifests. Pure: the same input is always the same manifests.
 
 mod admission;
-mod monitoring;
+pub mod monitoring;
 mod rbac;
 mod workload;
 

@@ -21,8 +21,9 @@ use super::remove;
 use super::status::{self, Seen};
 use crate::Error;
 use crate::ipam;
+use crate::kubemacpool::manifests::{self as pool, monitoring};
 use crate::kubemacpool::range::CONFIG;
-use crate::kubemacpool::{Range, certificates, manifests as pool};
+use crate::kubemacpool::{Range, certificates};
 use crate::linux_bridge::CONSTRAINTS;
 
 /// How often what nobody tells of is looked at.
@@ -91,6 +92,7 @@ async fn install(
         answers: answers(context, (pool::DEPLOYMENT, pool::MUTATOR)),
         ipam_answers: answers(context, (ipam::manifests::DEPLOYMENT, ipam::names::MUTATOR)),
         openshift: cluster.openshift,
+        monitoring: monitoring(context).await?,
         ..Input::default()
     };
     let mut first = Vec::new();
@@ -131,6 +133,13 @@ async fn renew(context: &Context, ring: &Keyring, first: &mut Vec<Value>) -> Res
     let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
     first.extend(ring.manifests(&renewed, &release.namespace, &operands::labels(&release.version)));
     Ok((renewed.bundle, renewed.again))
+}
+
+/// Whether there is somebody to tell what to scrape.
+async fn monitoring(context: &Context) -> Result<bool, Error> {
+    let version = monitoring::VERSION;
+    let served = operator::serves(&context.client, version, &monitoring::KINDS).await;
+    served.map_err(Error::api("list", "kinds", version))
 }
 
 /// Whether pods are admitted as OpenShift admits them.

@@ -77,6 +77,8 @@ fn rights() -> Vec<Value> {
         rule("policy", &["poddisruptionbudgets"], APPLY),
         rule("networking.k8s.io", &["networkpolicies"], APPLY),
         rule("rbac.authorization.k8s.io", &["roles", "rolebindings"], APPLY),
+        // Where there are those kinds.
+        rule("monitoring.coreos.com", &["servicemonitors", "prometheusrules"], APPLY),
         rule("coordination.k8s.io", &["leases"], &["get", "create", "update", "delete", "deletecollection"]),
     ];
     // What it gives away.

@@ -39,6 +39,8 @@ pub struct Input {
     pub ipam_answers: bool,
     /// The cluster is one of OpenShift.
     pub openshift: bool,
+    /// The cluster has the kinds of Prometheus' operator.
+    pub monitoring: bool,
 }
 
 /// Labels of everything this operator owns.
@@ -190,6 +192,7 @@ fn kubemacpool(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     wanted.ca_bundle.clone_from(&input.ca_bundle);
     wanted.replicas = input.replicas;
     wanted.infra = infra(config);
+    wanted.monitoring = input.monitoring;
     if let Some((least, ciphers)) = tls(config) {
         wanted.tls_min_version = least;
         wanted.tls_cipher_suites = ciphers;
@@ -219,7 +222,13 @@ fn tls(config: &NetworkAddonsConfig) -> Option<(String, Vec<String>)> {
 
 /// All that can be rendered for `namespace`, whatever the object asks for.
 pub fn every(namespace: &str) -> Vec<Value> {
-    let input = Input { namespace: namespace.to_owned(), answers: true, ipam_answers: true, ..Input::default() };
+    let input = Input {
+        namespace: namespace.to_owned(),
+        answers: true,
+        ipam_answers: true,
+        monitoring: true,
+        ..Input::default()
+    };
     let mut all = render(
         &NetworkAddonsConfig::default(),
         &[

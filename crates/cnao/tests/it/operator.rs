@@ -146,6 +146,41 @@ async fn a_part_that_is_not_asked_for_any_more_goes_and_the_range_outlives_it() 
     until("the marker has come", async || scene.cluster.get(&marker()).await).await;
 }
 
+/// Prometheus' operator comes after the pool, and the pool goes before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pool_is_scraped_once_there_is_somebody_to_scrape_it() {
+    let scene = scene("v1.33.0+ferrovirt-0.1.0").await;
+    scene.create(json!({ "kubeMacPool": {} })).await;
+    until("the pool is there", async || scene.cluster.get(&deployment()).await).await;
+    for (plural, kind) in [("prometheusrules", "PrometheusRule"), ("servicemonitors", "ServiceMonitor")] {
+        let schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+        let version = json!({ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } });
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": { "name": format!("{plural}.monitoring.coreos.com") },
+            "spec": {
+                "group": "monitoring.coreos.com", "scope": "Namespaced", "versions": [version],
+                "names": { "kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase() },
+            },
+        });
+        let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+        scene.cluster.call(Method::POST, path, &definition).await.unwrap();
+    }
+    let objects = format!("/apis/monitoring.coreos.com/v1/namespaces/{NAMESPACE}");
+    let monitor = format!("{objects}/servicemonitors/kubemacpool-metrics-monitor");
+    let found = until("it is to be scraped", async || scene.cluster.get(&monitor).await).await;
+    let service = format!("/api/v1/namespaces/{NAMESPACE}/services/kubemacpool-metrics-service");
+    let service = scene.cluster.get(&service).await.unwrap();
+    let selected = found["spec"]["selector"]["matchLabels"].as_object().unwrap();
+    assert!(selected.iter().all(|(key, value)| &service["metadata"]["labels"][key] == value), "{service}");
+    assert_eq!(found["spec"]["endpoints"][0]["port"], service["spec"]["ports"][0]["name"]);
+    let rule = format!("{objects}/prometheusrules/kubemacpool-prometheus-rule");
+    until("collisions are told", async || scene.cluster.get(&rule).await).await;
+    scene.merge(json!({ "spec": { "kubeMacPool": null } })).await;
+    until("it goes with the pool", async || scene.cluster.get(&monitor).await.is_none().then_some(())).await;
+    until("the rule, too", async || scene.cluster.get(&rule).await.is_none().then_some(())).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_edit_is_put_right() {
     let scene = scene("v1.33.0").await;

@@ -5,6 +5,7 @@ mod cluster;
 mod deploy;
 mod idle;
 mod operators;
+mod rights;
 
 use std::path::Path;
 use std::process::{Command, Output};

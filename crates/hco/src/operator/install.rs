@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{MANAGER, guard};
 use crate::child::Child;
 use crate::release::{COMPONENT_IMAGE, NAMESPACE};
-use crate::render::NAME;
+use crate::render::{Input, NAME};
 use crate::webhook;
 
 const DEFINITION: &str = include_str!("../../../../deploy/crds/hyperconvergeds.hco.kubevirt.io.yaml");
@@ -41,6 +41,11 @@ pub fn object() -> Result<String, serde_saphyr::ser_error::Error> {
         "metadata": { "name": NAME, "namespace": NAMESPACE }, "spec": {},
     }))?;
     Ok(out.into_text())
+}
+
+/// What the operator deploys beside the objects of other operators, for who looks at the rights of it.
+pub fn operands() -> Vec<Value> {
+    guard::every_kind(&Input { namespace: NAMESPACE.to_owned(), ..Input::default() })
 }
 
 fn labels() -> Value {

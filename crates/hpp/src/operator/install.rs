@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::monitoring::{self, PORT, SCRAPED};
 pub use super::settings::CLASS;
-use super::settings::{Controllers, labels};
+use super::settings::{Controllers, Settings, labels};
 use super::sidecar;
 use super::{MANAGER, manifests, pools};
 use crate::{csi, legacy};
@@ -120,6 +120,12 @@ pub fn legacy_object() -> Result<String, serde_saphyr::ser_error::Error> {
     later["parameters"] = json!({ "storagePool": pools::LEGACY });
     out.add(&later)?;
     Ok(out.into_text())
+}
+
+/// What the operator deploys when all is asked for, for who looks at the rights of it.
+pub fn operands() -> Vec<Value> {
+    let settings = Settings { namespace: NAMESPACE.to_owned(), ..Settings::default() };
+    manifests::every_kind(&settings)
 }
 
 fn namespace() -> Value {

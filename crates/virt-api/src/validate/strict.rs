@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::invalid;
 
 /// `object` as a `T`; every field that a `T` does not have is a cause.
-pub(super) fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<T, Vec<Cause>> {
+pub(crate) fn decode<T: DeserializeOwned + Serialize>(object: &Value) -> Result<T, Vec<Cause>> {
     let typed: T = match serde_json::from_value(object.clone()) {
         Ok(typed) => typed,
         Err(error) => {

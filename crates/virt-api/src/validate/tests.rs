@@ -39,7 +39,7 @@ fn check(pointer: &str, value: Value, expect: &[(&str, &str)]) {
         other => other[key] = value,
     }
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
-    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules());
     let found = match verdict {
         Verdict::Invalid(causes) => causes,
         _ => Vec::new(),
@@ -60,7 +60,7 @@ fn kept(pointer: &str, value: Value, field: &str, why: &str) {
     }
     let instance = json!({ "metadata": { "name": "vm" }, "spec": spec["template"]["spec"] });
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
-    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules());
     let said = format!("{field} cannot be used in this version: {why}");
     let warning = format!("{said} (the VM is kept as it is, and refused when it starts)");
     assert_eq!(verdict, Verdict::Allow { warnings: vec![warning] });
@@ -107,7 +107,7 @@ fn an_eviction_strategy_that_cannot_be_followed_is_said() {
         let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
         let configuration = serde_json::from_value(json!({ "evictionStrategy": cluster })).unwrap();
         let rules = Rules::of(&configuration, "kubevirt");
-        match vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules) {
+        match vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules) {
             Verdict::Allow { warnings } => warnings,
             other => panic!("{other:?}"),
         }
@@ -452,9 +452,6 @@ fn nothing_is_silently_left_out() {
     template["domain"]["devices"]["interfaces"] = json!([{ "name": "default", "bridge": {} }]);
     let why = "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it";
     kept(SPEC, template, "spec.template.spec.networks[0].multus.default", why);
-    let why = "write its values into spec.template instead";
-    kept("/preference", json!({ "name": "linux" }), "spec.preference", why);
-    kept("/instancetype", json!({ "name": "small" }), "spec.instancetype", why);
 }
 
 /// Sets `pointer` of a good machine to `value`, and expects the machine and an instance of it to be refused with one sentence.
@@ -535,7 +532,7 @@ fn annotations_without_effect_are_refused_where_the_guest_would_lack_something()
         let mut spec = good();
         spec["template"]["metadata"] = metadata;
         let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
-        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules())
+        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules())
     };
     let key = "hooks.kubevirt.io/hookSidecars";
     let field = format!("spec.template.metadata.annotations[{key}]");
@@ -594,7 +591,7 @@ fn memory_may_be_the_instance_types() {
     spec["template"]["spec"]["domain"]["memory"] = json!({});
     let asked = |spec: &Value| {
         let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
-        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules())
+        vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules())
     };
     assert!(matches!(asked(&spec), Verdict::Invalid(_)));
     spec["instancetype"] = json!({ "name": "small" });
@@ -606,7 +603,7 @@ fn ignored_fields_without_consequence_are_warned_of() {
     let mut spec = good();
     spec["template"]["spec"]["domain"]["devices"]["disks"][0]["tag"] = json!("boot");
     let object = json!({ "metadata": { "name": "vm" }, "spec": spec });
-    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules());
     let tag =
         "spec.template.spec.domain.devices.disks[0].tag is not acted on in this version: the guest is not told of it";
     assert_eq!(verdict, Verdict::Allow { warnings: vec![tag.to_owned()] });
@@ -716,7 +713,7 @@ fn probes_and_names() {
     alone["template"]["spec"]["readinessProbe"] = probe;
     alone["template"]["spec"]["volumes"] = json!([]);
     let object = json!({ "metadata": { "name": "vm" }, "spec": alone });
-    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, &rules());
+    let verdict = vm(&Request { object, operation: "CREATE".into(), ..Default::default() }, None, &rules());
     let Verdict::Invalid(causes) = verdict else { panic!("accepted") };
     let field = "spec.template.spec.readinessProbe.tcpSocket";
     assert_eq!(causes[0].message, format!("{field} is only allowed if the Pod Network is attached"));

@@ -1,6 +1,7 @@
 //! Subresources over the real API server: who may, and what is written.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
+mod chosen;
 mod copies;
 mod eviction;
 mod networks;

@@ -19,7 +19,8 @@ pub fn firmware_uuid(name: &str) -> String {
     Uuid::new_v5(&FIRMWARE, name.as_bytes()).to_string()
 }
 
-fn owner(vm: &VirtualMachine) -> OwnerReference {
+/// The reference by which what is made for `vm` goes with it.
+pub(crate) fn owner(vm: &VirtualMachine) -> OwnerReference {
     OwnerReference {
         api_version: "kubevirt.io/v1".into(),
         kind: "VirtualMachine".into(),

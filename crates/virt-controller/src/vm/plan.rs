@@ -67,14 +67,11 @@ pub struct Plan {
 
 /// Why no instance is made of `vm` as it is written, if none is: it would lack what the VM names.
 pub fn unserved(vm: &VirtualMachine) -> Option<String> {
-    let spec = &vm.spec;
-    let named = [("instancetype", spec.instancetype.is_some()), ("preference", spec.preference.is_some())];
-    if strategy(vm) == run_strategy::WAIT_AS_RECEIVER {
-        // Its guest would boot instead.
-        return Some("spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is received from another cluster".to_owned());
-    }
-    let (field, _) = named.into_iter().find(|(_, named)| *named)?;
-    Some(format!("spec.{field} cannot be used in this version: write what it gives into spec.template instead"))
+    // Its guest would boot instead.
+    (strategy(vm) == run_strategy::WAIT_AS_RECEIVER).then(|| {
+        "spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is received from another cluster"
+            .to_owned()
+    })
 }
 
 /// Everything a plan depends on.

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions::{remove, set};
 
+use super::chosen::References;
 use super::plan::{Plan, STOP, unserved_requests};
 use crate::facts::data_volumes::Readiness;
 use crate::facts::instance::{is_final, phase_of};
@@ -37,6 +38,8 @@ pub struct Facts {
     pub snapshots: Vec<VolumeSnapshotStatus>,
     /// Whether what changes on its disks is to be tracked.
     pub tracking: Wanted,
+    /// Where its instance type and its preference are kept.
+    pub references: References,
 }
 
 /// The status `vm` should have.
@@ -59,6 +62,8 @@ pub fn status(
     status.state_change_requests = unserved_requests(&plan.requests, vmi).to_vec();
     status.start_failure.clone_from(&plan.failure);
     status.volume_snapshot_statuses.clone_from(&facts.snapshots);
+    status.instancetype_ref.clone_from(&facts.references.instancetype);
+    status.preference_ref.clone_from(&facts.references.preference);
     status.changed_block_tracking = tracking::status(vm, vmi, facts.tracking);
     conditions(&mut status.conditions, vmi, facts, now);
     volumes_update::tell(vm, vmi, &facts.volumes, &mut status, now);

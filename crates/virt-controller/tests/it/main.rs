@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that fails should panic")]
 
 mod backup;
+mod chosen;
 mod clone;
 mod cluster;
 mod data_volumes;

@@ -91,19 +91,18 @@ async fn an_instance_of_somebody_else_is_not_touched() {
 }
 
 #[tokio::test]
-async fn a_template_with_unsupported_fields_keeps_a_vm_from_starting() {
+async fn a_run_strategy_that_is_not_served_keeps_a_vm_from_starting() {
     let cluster = start().await;
-    let mut machine = machine("Always");
-    machine.spec.preference = serde_json::from_value(json!({ "name": "linux" })).unwrap();
-    cluster.vms.create(&PostParams::default(), &machine).await.unwrap();
+    cluster.vms.create(&PostParams::default(), &machine("WaitAsReceiver")).await.unwrap();
     let vm = wait(&cluster.vms, "vm", "stopped", printed("Stopped")).await.unwrap();
     let failure = vm.status.unwrap().conditions.into_iter().find(|c| c.type_ == "Failure").unwrap();
-    let why = "spec.preference cannot be used in this version: write what it gives into spec.template instead";
+    let why =
+        "spec.runStrategy WaitAsReceiver cannot be used in this version: no machine is received from another cluster";
     assert_eq!((failure.reason.as_deref(), failure.message.as_deref()), (Some("FailedCreate"), Some(why)));
     assert!(cluster.vmis.get_opt("vm").await.unwrap().is_none());
 
     // As soon as it is gone, the VM starts.
-    let patch = Patch::Merge(json!({ "spec": { "preference": null } }));
+    let patch = Patch::Merge(json!({ "spec": { "runStrategy": "Always" } }));
     cluster.vms.patch("vm", &PatchParams::default(), &patch).await.unwrap();
     wait(&cluster.vmis, "vm", "scheduling", in_phase("Scheduling")).await;
     let healed = |vm: Option<&VirtualMachine>| {

@@ -33,6 +33,9 @@ const SNAPSHOT: Hook = Hook { group: "snapshot.kubevirt.io", versions: &["v1beta
 const CLONE: Hook =
     Hook { group: "clone.kubevirt.io", versions: &["v1beta1"], resources: &["virtualmachineclones"], ..HOOK };
 
+const CHOSEN: Hook =
+    Hook { operations: &["CREATE", "UPDATE"], group: "instancetype.kubevirt.io", versions: &["v1beta1"], ..HOOK };
+
 const VALIDATORS: &[Hook] = &[
     Hook {
         name: "virtualmachineinstances-create-validator.kubevirt.io",
@@ -127,6 +130,30 @@ const VALIDATORS: &[Hook] = &[
         group: "export.kubevirt.io",
         versions: &["v1beta1", "v1"],
         resources: &["virtualmachineexports"],
+    },
+    Hook {
+        name: "virtualmachineinstancetype-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineinstancetypes-validate",
+        resources: &["virtualmachineinstancetypes"],
+        ..CHOSEN
+    },
+    Hook {
+        name: "virtualmachineclusterinstancetype-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineclusterinstancetypes-validate",
+        resources: &["virtualmachineclusterinstancetypes"],
+        ..CHOSEN
+    },
+    Hook {
+        name: "virtualmachinepreference-validator.instancetype.kubevirt.io",
+        path: "/virtualmachinepreferences-validate",
+        resources: &["virtualmachinepreferences"],
+        ..CHOSEN
+    },
+    Hook {
+        name: "virtualmachineclusterpreference-validator.instancetype.kubevirt.io",
+        path: "/virtualmachineclusterpreferences-validate",
+        resources: &["virtualmachineclusterpreferences"],
+        ..CHOSEN
     },
 ];
 

@@ -111,6 +111,7 @@ fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
 }
 
 const READ: &[&str] = &["get", "list", "watch"];
+const WRITE: &[&str] = &["get", "list", "watch", "create", "update", "patch", "delete"];
 
 fn api_cluster() -> Value {
     json!([
@@ -136,7 +137,23 @@ fn api_cluster() -> Value {
         // Of which machines are told and made, for whoever may have them.
         rule("kubevirt.io", &["virtualmachines"], &["create"]),
         rule("template.kubevirt.io", &["virtualmachinetemplates"], &["get"]),
+        // What machines name, and what has labels that name it.
+        chosen(),
+        rule("apps", &["controllerrevisions"], &["get"]),
+        rule("cdi.kubevirt.io", &["datavolumes"], &["get"]),
+        rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get"]),
     ])
+}
+
+/// Instance types and preferences.
+fn chosen() -> Value {
+    let resources = [
+        "virtualmachineinstancetypes",
+        "virtualmachineclusterinstancetypes",
+        "virtualmachinepreferences",
+        "virtualmachineclusterpreferences",
+    ];
+    rule("instancetype.kubevirt.io", &resources, &["get"])
 }
 
 fn api_own() -> Value {
@@ -177,7 +194,7 @@ fn controller_cluster() -> Value {
             "resourceNames": [super::admission::MUTATORS_NAME],
         }),
         // Snapshots of machines: of their volumes, while their file systems are frozen.
-        rule("snapshot.kubevirt.io", &["*"], &["*"]),
+        rule("snapshot.kubevirt.io", &["*"], WRITE),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "list", "watch", "create", "delete"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], READ),
         rule("clone.kubevirt.io", &["virtualmachineclones"], &["get", "list", "watch", "delete"]),
@@ -189,7 +206,7 @@ fn controller_cluster() -> Value {
             &["update"]
         ),
         // Backups of machines: they are written by the launchers.
-        rule("backup.kubevirt.io", &["*"], &["*"]),
+        rule("backup.kubevirt.io", &["*"], WRITE),
         rule(
             "subresources.kubevirt.io",
             &["virtualmachineinstances/backup", "virtualmachineinstances/redefine-checkpoint"],
@@ -217,6 +234,8 @@ fn controller_cluster() -> Value {
         rule("storage.k8s.io", &["volumeattachments"], &["list"]),
         rule("coordination.k8s.io", &["leases"], READ),
         rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
+        // What machines name.
+        chosen(),
     ])
 }
 
@@ -267,12 +286,12 @@ fn handler_own() -> Value {
     json!([rule("", &["configmaps"], READ), rule("", &["pods"], READ)])
 }
 
-/// Every rule this operator grants to others: it must hold them itself.
-pub fn granted() -> Vec<Value> {
+/// Every rule this operator grants to others by roles of a `kind`: it must hold them itself, and those of a namespace only there.
+pub fn granted(kind: &str) -> Vec<Value> {
     let input = Input::default();
     render(&input)
         .iter()
-        .filter(|manifest| manifest.get("kind").and_then(Value::as_str).is_some_and(|kind| kind.ends_with("Role")))
+        .filter(|manifest| manifest["kind"] == kind)
         .filter_map(|role| role.get("rules").and_then(Value::as_array).cloned())
         .flatten()
         .collect()

@@ -22,20 +22,20 @@ async fn creating_a_kind_without_a_controller_is_warned_of() {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let named = ["virtualmachinepreferences.instancetype.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
+    let named = ["virtualmachineinstancepresets.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
     for (_, yaml) in crds::ALL.iter().filter(|(name, _)| named.contains(name)) {
         let definition: CustomResourceDefinition = serde_saphyr::from_str(yaml).unwrap();
         definitions.create(&PostParams::default(), &definition).await.unwrap();
     }
     kit::apply::all(&client, &Applied::by(virt_operator::MANAGER), &kinds::render()).await.unwrap();
-    let preference = json!({
-        "apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachinePreference",
-        "metadata": { "name": "linux" }, "spec": {},
+    let preset = json!({
+        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstancePreset",
+        "metadata": { "name": "small" }, "spec": { "selector": {} },
     });
-    let path = "/apis/instancetype.kubevirt.io/v1beta1/namespaces/default/virtualmachinepreferences";
-    let told = warnings(&client, path, &preference).await;
-    let sentence = "VirtualMachinePreference is stored, and no controller acts on it in this version: write its values into \
-                    spec.template of the VirtualMachine";
+    let path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancepresets";
+    let told = warnings(&client, path, &preset).await;
+    let sentence = "VirtualMachineInstancePreset is stored, and no controller acts on it in this version: write its values into \
+                    each VirtualMachineInstance";
     assert!(matches!(told.as_slice(), [one] if one.contains(sentence)), "{told:?}");
     let machine = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",

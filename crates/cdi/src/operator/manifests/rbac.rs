@@ -124,7 +124,7 @@ fn controller_cluster() -> Value {
         // Credentials and authorities of imports are named by their claims, and handed to the pods beside them.
         rule("", &["secrets"], &["get", "create", "patch", "delete"]),
         rule("", &["configmaps"], &["get", "list", "watch", "create", "patch", "delete"]),
-        rule("", &["namespaces", "nodes", "resourcequotas"], READ),
+        rule("", &["namespaces", "resourcequotas"], READ),
         rule("storage.k8s.io", &["storageclasses", "csidrivers", "volumeattributesclasses"], READ),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], WRITE),
         rule("snapshot.storage.k8s.io", &["volumesnapshotclasses", "volumesnapshotcontents"], READ),
@@ -174,10 +174,10 @@ fn cronjob_cluster() -> Value {
     json!([rule(GROUP, &["dataimportcrons"], &["get", "list", "update", "patch"])])
 }
 
-/// Every rule this operator grants to others: it must hold them itself.
-pub fn granted() -> Vec<Value> {
+/// Every rule this operator grants to others by roles of a `kind`: it must hold them itself, and those of a namespace only there.
+pub fn granted(kind: &str) -> Vec<Value> {
     let roles = render("");
-    let of_kind = roles.iter().filter(|manifest| manifest["kind"].as_str().is_some_and(|kind| kind.ends_with("Role")));
+    let of_kind = roles.iter().filter(|manifest| manifest["kind"] == kind);
     of_kind.filter_map(|role| role.get("rules").and_then(Value::as_array).cloned()).flatten().collect()
 }
 

@@ -20,6 +20,8 @@ pub(super) fn render(namespace: &str) -> Vec<Value> {
         rule("k8s.cni.cncf.io", &["ipamclaims"], &["get", "list", "watch", "create", "update", "patch"]),
         // Whether whoever makes a pod may have the addresses of its machine.
         rule("authorization.k8s.io", &["subjectaccessreviews"], &["create"]),
+        // Whether a pod has the addresses of a claim that is deleted while its machine starts.
+        rule("", &["pods"], &["list"]),
         rule("", &["events"], &["create", "patch"]),
     ];
     // Whether the cluster has virtual machines.

@@ -4,6 +4,11 @@ use serde_json::{Value, json};
 
 use super::workload::{METRICS, selector};
 
+/// The version of the kinds of Prometheus' operator.
+pub const VERSION: &str = "monitoring.coreos.com/v1";
+/// Those of them that are made.
+pub const KINDS: [&str; 2] = ["ServiceMonitor", "PrometheusRule"];
+
 const ROLE: &str = "kubemacpool-prometheus";
 /// Where Prometheus runs whose account reads what is to be scraped.
 const PROMETHEUS: [&str; 2] = ["monitoring", "openshift-monitoring"];
@@ -26,7 +31,7 @@ pub(super) fn render(namespace: &str) -> Vec<Value> {
             "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": ROLE }, "subjects": accounts,
         }),
         json!({
-            "apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor",
+            "apiVersion": VERSION, "kind": KINDS[0],
             "metadata": metadata("kubemacpool-metrics-monitor", json!({ "openshift.io/cluster-monitoring": "" })),
             "spec": {
                 "selector": { "matchLabels": selector() },
@@ -35,7 +40,7 @@ pub(super) fn render(namespace: &str) -> Vec<Value> {
             },
         }),
         json!({
-            "apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",
+            "apiVersion": VERSION, "kind": KINDS[1],
             "metadata": metadata("kubemacpool-prometheus-rule", rule),
             "spec": { "groups": [{ "name": "kubemacpool.rules", "rules": [alert()] }] },
         }),

@@ -1,5 +1,7 @@
 //! From the first start of a machine to its end.
 
+use std::time::Duration;
+
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use cnao::ipam::claim::IPAMClaim;
 use cnao::ipam::names::{DEFAULT_NETWORK, FINALIZER, MACHINE, PRIMARY_CLAIM};
@@ -148,6 +150,26 @@ async fn a_claim_that_a_user_deletes_is_made_anew_with_the_next_start() {
         until("there is another", async || cluster.claim("vm.blue").await.filter(|claim| claim.uid() != first.uid()))
             .await;
     assert!(second.metadata.deletion_timestamp.is_none());
+}
+
+/// virt-controller has made the pod, and its status does not say so yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_not_let_go_under_a_pod_that_its_instance_does_not_tell_of() {
+    let cluster = Cluster::new().await;
+    let _replica = cluster.replica(true).await;
+    let (_, instance) = cluster.machine("vm", &[("blue", "kept")]).await;
+    let first = cluster.claimed("vm.blue").await;
+    make(&cluster.user("virt-controller"), &launcher("p", &instance)).await.unwrap();
+    cluster.of::<IPAMClaim>().delete("vm.blue", &DeleteParams::default()).await.unwrap();
+    // Longer than pods may come up that were let in before.
+    tokio::time::sleep(Duration::from_secs(14)).await;
+    let held = cluster.claim("vm.blue").await.expect("its pod has the addresses");
+    assert_eq!((held.uid(), held.finalizers()), (first.uid(), &[FINALIZER.to_owned()][..]));
+    cluster.delete::<Pod>("p").await;
+    until("the machine gets another", async || {
+        cluster.claim("vm.blue").await.filter(|claim| claim.uid() != first.uid())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
