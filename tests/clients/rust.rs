@@ -50,7 +50,7 @@ impl Space {
         let container =
             json!({"name": "main", "image": "ferrovirt.local/component:v0.1.0", "command": ["sh", "-c", script]});
         let pod = json!({"metadata": {"name": name, "labels": {"app": name}},
-            "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}});
+            "spec": {"securityContext": {"runAsUser": 0}, "terminationGracePeriodSeconds": 1, "containers": [container]}});
         let api: Api<Pod> = self.api();
         api.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
         let running = wait(api, name, conditions::is_pod_running()).await?;

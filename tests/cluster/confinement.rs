@@ -41,7 +41,13 @@ fn users_and_groups_are_as_asked() -> Result<()> {
     // A container's own word counts more than its pod's.
     let main = json!({"securityContext": {"runAsUser": 99}});
     ensure!(once(&space, &special("own", "id -u", &main, &spec))? == "99\n", "the container's user");
-    apply(&space, &[special("root", IDLE, &json!({"securityContext": {"runAsNonRoot": true}}), &json!({}))])?;
+    // An image that says nothing of its user.
+    let main = json!({"image": e2e::machine::DISK_IMAGE, "securityContext": {"runAsNonRoot": true}});
+    apply(&space, &[special("root", IDLE, &main, &json!({"securityContext": null}))])?;
+    // And one that says another one than root, by number.
+    let main = json!({"securityContext": {"runAsNonRoot": true}});
+    let own = once(&space, &special("image", "id -u", &main, &json!({"securityContext": null})))?;
+    ensure!(own == "1001\n", "the image's user, not {own}");
     let waiting = space.wait("pod", "root", "was refused", |pod| {
         pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     })?;

@@ -21,11 +21,11 @@ pub(crate) fn with(mut base: Value, patch: &Value) -> Value {
     base
 }
 
-/// A pod with one container called `main`.
+/// A pod with one container called `main`, which is root: its image would have it be somebody else.
 pub(crate) fn pod(name: &str, script: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"terminationGracePeriodSeconds": 2, "containers": [container("main", script)]}
+        "spec": {"securityContext": {"runAsUser": 0}, "terminationGracePeriodSeconds": 2, "containers": [container("main", script)]}
     })
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn special(name: &str, script: &str, main: &Value, spec: &Value) -> V
 
 /// A template of pods for a workload.
 pub(crate) fn template(labels: &Value, script: &str) -> Value {
-    json!({"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 2, "containers": [container("main", script)]}})
+    json!({"metadata": {"labels": labels}, "spec": pod("", script)["spec"]})
 }
 
 /// Applies objects, each given as JSON.

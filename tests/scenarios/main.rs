@@ -56,6 +56,7 @@ mod tasks;
 mod two_nodes;
 mod update;
 mod volumes;
+mod whole;
 
 use std::process::ExitCode;
 
@@ -110,6 +111,7 @@ fn beside() -> Vec<Trial> {
         chosen::trials(),
         bad_input::trials(),
         one_object::trials(),
+        whole::trials(),
         tasks::trials(),
     ];
     interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())

@@ -76,7 +76,7 @@ impl Hostpath {
                 format!("--registration-socket=/registration/{short}-reg.sock"),
                 format!("--kubelet-endpoint=/var/lib/kubelet/plugins/{short}/csi.sock")],
             "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
-            "securityContext": {"privileged": true},
+            "securityContext": {"privileged": true, "runAsUser": 0},
             "volumeMounts": [mount("socket", "/csi"), mount("registration", "/registration"), mount("data", "/csi-data-dir"),
                 shared("pods", "/var/lib/kubelet/pods"), shared("plugins", "/var/lib/kubelet/plugins/kubernetes.io")]
         });
@@ -94,6 +94,8 @@ impl Hostpath {
         let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let controllers = json!({
             "name": "csi-controller", "image": IMAGE, "command": ["ferrovirt", "csi-controller"],
+            // The socket is root's.
+            "securityContext": {"runAsUser": 0},
             "args": [format!("--driver-name={name}")],
             "env": [field("NODE_NAME", "spec.nodeName"), field("POD_NAMESPACE", "metadata.namespace")],
             "volumeMounts": [mount("socket", "/csi")]

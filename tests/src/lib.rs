@@ -3,6 +3,7 @@
 
 pub mod boot_sector;
 pub mod disks;
+pub mod dns;
 pub mod guest;
 pub mod hostpath;
 pub mod image;

@@ -11,6 +11,7 @@
 //! ```
 
 pub mod bridge_marker;
+mod constraints;
 mod error;
 mod health;
 pub mod ipam;

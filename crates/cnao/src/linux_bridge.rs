@@ -2,21 +2,20 @@
 //!
 //! They stay on the nodes when it goes: pods that have interfaces of them need them to end.
 
-use kit::operator::manifests::{account, binding, role, rule};
+use kit::operator::manifests::account;
 use kit::workload::{self, Placement};
 use serde_json::{Value, json};
+
+use crate::constraints;
 
 /// Its DaemonSet.
 const NAME: &str = "kube-cni-linux-bridge-plugin";
 /// Its account, and the constraints that its pods are admitted under.
-const ACCOUNT: &str = "linux-bridge";
+pub(crate) const ACCOUNT: &str = "linux-bridge";
 /// Its program in the image.
 const PROGRAM: &str = "/usr/bin/ferrovirt-cni";
 /// Where it sees the node's directory.
 const TARGET: &str = "/host/cni-bin";
-/// The kind that OpenShift admits pods by.
-pub(crate) const CONSTRAINTS: (&str, &str) = ("security.openshift.io/v1", "SecurityContextConstraints");
-
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
@@ -36,7 +35,7 @@ pub struct Input {
 pub fn render(input: &Input) -> Vec<Value> {
     let mut all = vec![account(&json!({ "name": ACCOUNT, "namespace": input.namespace })), daemon_set(input)];
     if input.openshift {
-        all.extend(grant(&input.namespace));
+        all.extend(constraints::grant(ACCOUNT, &input.namespace));
         all.push(constraints());
     }
     all
@@ -87,30 +86,17 @@ fn daemon_set(input: &Input) -> Value {
     workload::daemon_set(&json!({ "name": NAME, "namespace": input.namespace }), &labels, &labels, &pod)
 }
 
-/// The right to run under the constraints.
-pub(crate) fn grant(namespace: &str) -> [Value; 2] {
-    let mut usage = rule("security.openshift.io", &["securitycontextconstraints"], &["use"]);
-    usage["resourceNames"] = json!([ACCOUNT]);
-    let name = format!("{ACCOUNT}-scc-use");
-    let metadata = json!({ "name": name });
-    [role(&metadata, &[usage]), binding(&metadata, &name, (namespace, ACCOUNT))]
-}
-
 /// What its pods may be: root's, with the directory of the node, and nothing else.
 pub(crate) fn constraints() -> Value {
-    let any = json!({ "type": "RunAsAny" });
-    json!({
-        "apiVersion": CONSTRAINTS.0, "kind": CONSTRAINTS.1, "metadata": { "name": ACCOUNT },
-        "allowPrivilegedContainer": false, "allowPrivilegeEscalation": false, "allowHostDirVolumePlugin": true,
-        "allowHostIPC": false, "allowHostNetwork": false, "allowHostPID": false, "allowHostPorts": false,
-        "readOnlyRootFilesystem": true, "allowedCapabilities": null, "defaultAddCapabilities": null,
-        "requiredDropCapabilities": ["ALL"],
-        "fsGroup": any, "runAsUser": any, "supplementalGroups": any,
-        "seLinuxContext": { "type": "MustRunAs", "seLinuxOptions": { "type": "spc_t" } },
-        "seccompProfiles": ["runtime/default"],
-        "volumes": ["hostPath", "configMap", "secret", "emptyDir"],
-        "users": [], "groups": [],
-    })
+    constraints::of(
+        ACCOUNT,
+        &json!({
+            "allowHostDirVolumePlugin": true,
+            "runAsUser": { "type": "RunAsAny" },
+            "seLinuxContext": { "type": "MustRunAs", "seLinuxOptions": { "type": "spc_t" } },
+            "volumes": ["hostPath", "configMap", "secret", "emptyDir"],
+        }),
+    )
 }
 
 #[cfg(test)]

@@ -75,6 +75,9 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
 /// Users of every image.
 const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
+/// Who a component is, by number: a kubelet has to see that it is not root. What has to be root says so in its pod.
+const COMPONENT_USER: &str = "1001:1001";
+
 /// Links of the multicall binary.
 const COMPONENTS: [&str; 36] = [
     "multus-daemon",
@@ -242,11 +245,11 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         ours.file("usr/bin/ferrovirt-cni", &shop.cni, 0o755, 0);
         offer(&mut ours, &shop.virtctl)?;
         links(&mut ours, &COMPONENTS, "ferrovirt");
-        let start = Start { entrypoint: strings(&["/usr/bin/ferrovirt"]), env: path.clone(), ..Start::default() };
+        let entrypoint = strings(&["/usr/bin/ferrovirt"]);
+        let start = Start { entrypoint, user: COMPONENT_USER.into(), env: path.clone() };
         let layers = [base, ours.write(&blobs)?];
         layout.add(&Image::Component.name(), &layers, &start, &inputs(Image::Component))?;
         let more = task_layer(&component.root, &shop.virtctl)?.write(&blobs)?;
-        let start = Start { user: "1001:1001".into(), ..start };
         let layers = [layers.as_slice(), &[more]].concat();
         layout.add(&Image::TektonTasks.name(), &layers, &start, &inputs(Image::TektonTasks))?;
     }

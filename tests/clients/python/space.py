@@ -54,7 +54,9 @@ class Space(unittest.TestCase):
 def template(labels, script=IDLE, **spec):
     """A template of pods."""
     container = {"name": "main", "image": IMAGE, "command": ["sh", "-c", script]}
-    return {"metadata": {"labels": labels}, "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec}}
+    # Root, which the image's own user is not.
+    own = {"securityContext": {"runAsUser": 0}, "terminationGracePeriodSeconds": 1, "containers": [container]}
+    return {"metadata": {"labels": labels}, "spec": {**own, **spec}}
 
 
 def pod(name, script=IDLE, **spec):

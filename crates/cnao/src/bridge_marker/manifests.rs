@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::PROGRAM;
 use super::plan::PREFIX;
+use crate::constraints;
 
 const ROLE: &str = "bridge-marker-cr";
 const POLICY: &str = "bridge-marker-own-node";
@@ -22,6 +23,8 @@ pub struct Input {
     pub pull_policy: String,
     /// On which nodes it runs.
     pub placement: Placement,
+    /// Pods are admitted by constraints.
+    pub openshift: bool,
 }
 
 /// All of it.
@@ -35,7 +38,23 @@ pub fn render(input: &Input) -> Vec<Value> {
         daemon_set(input),
     ];
     all.extend(policy(&input.namespace));
+    if input.openshift {
+        all.extend(constraints::grant(PROGRAM, &input.namespace));
+        all.push(constraints());
+    }
     all
+}
+
+/// What its pods may be: in the network of their node, and nothing else of it.
+pub(crate) fn constraints() -> Value {
+    constraints::of(
+        PROGRAM,
+        &json!({
+            "allowHostNetwork": true, "allowHostPorts": true,
+            "runAsUser": { "type": "MustRunAsNonRoot" },
+            "volumes": ["configMap", "emptyDir", "projected"],
+        }),
+    )
 }
 
 fn daemon_set(input: &Input) -> Value {
@@ -118,4 +137,29 @@ fn policy(namespace: &str) -> [Value; 2] {
             "metadata": { "name": POLICY }, "spec": { "policyName": POLICY, "validationActions": ["Deny"] },
         }),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_pods_are_admitted_where_constraints_are_and_have_of_the_node_the_network_alone() {
+        let render = |openshift| render(&Input { namespace: "ns".into(), openshift, ..Input::default() });
+        let kinds = |all: &[Value]| all.iter().filter(|one| one["kind"] == constraints::KIND.1).count();
+        let (plain, all) = (render(false), render(true));
+        assert_eq!((kinds(&plain), kinds(&all)), (0, 1));
+        let held = constraints();
+        for (field, allowed) in held.as_object().unwrap().iter().filter(|(field, _)| field.starts_with("allow")) {
+            let expect = matches!(field.as_str(), "allowHostNetwork" | "allowHostPorts");
+            assert_eq!(allowed.as_bool().unwrap_or_default(), expect, "{field}");
+        }
+        assert_eq!(held["runAsUser"]["type"], "MustRunAsNonRoot");
+        // A token is a projected volume, and there is no other.
+        assert_eq!(held["volumes"], json!(["configMap", "emptyDir", "projected"]));
+        let grant = all.iter().find(|one| one["metadata"]["name"] == "bridge-marker-scc-use").unwrap();
+        assert_eq!(grant["rules"][0]["resourceNames"], json!([PROGRAM]));
+        let set = all.iter().find(|one| one["kind"] == "DaemonSet").unwrap();
+        assert_eq!(set["spec"]["template"]["spec"]["securityContext"]["runAsNonRoot"], true);
+    }
 }

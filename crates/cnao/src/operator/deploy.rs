@@ -19,12 +19,11 @@ use super::operands::{self, CLAIMS, DEFINITIONS, Input};
 use super::plan::{self, Cluster, Operand, Plan};
 use super::remove;
 use super::status::{self, Seen};
-use crate::Error;
 use crate::ipam;
 use crate::kubemacpool::manifests::{self as pool, monitoring};
 use crate::kubemacpool::range::CONFIG;
 use crate::kubemacpool::{Range, certificates};
-use crate::linux_bridge::CONSTRAINTS;
+use crate::{Error, constraints};
 
 /// How often what nobody tells of is looked at.
 const LOOK: Duration = Duration::from_secs(600);
@@ -144,7 +143,7 @@ async fn monitoring(context: &Context) -> Result<bool, Error> {
 
 /// Whether pods are admitted as OpenShift admits them.
 async fn openshift(context: &Context) -> Result<bool, Error> {
-    let (version, kind) = CONSTRAINTS;
+    let (version, kind) = constraints::KIND;
     operator::serves(&context.client, version, &[kind]).await.map_err(Error::api("list", "kinds", version))
 }
 

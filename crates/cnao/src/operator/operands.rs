@@ -11,10 +11,10 @@ use crate::bridge_marker::manifests as marker;
 use crate::ipam::manifests as ipam;
 use crate::kubemacpool::names::SECRET;
 use crate::kubemacpool::{Range, manifests as pool};
-use crate::linux_bridge;
 use crate::macvtap::manifests as macvtap;
 use crate::multus::manifests as multus;
 use crate::secondary_dns::manifests as dns;
+use crate::{bridge_marker, constraints, linux_bridge};
 
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
@@ -112,6 +112,7 @@ fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
         image: input.image.clone(),
         pull_policy: pull_policy(config),
         placement: workloads(config),
+        openshift: input.openshift,
     })
 }
 
@@ -243,7 +244,11 @@ pub fn every(namespace: &str) -> Vec<Value> {
         &input,
     );
     // The constraints themselves are of a kind that OpenShift alone has, and what is here is watched.
-    all.extend(linux_bridge::grant(namespace));
+    all.extend(
+        [linux_bridge::ACCOUNT, bridge_marker::PROGRAM]
+            .into_iter()
+            .flat_map(|name| constraints::grant(name, namespace)),
+    );
     let metadata = json!({ "name": SECRET, "namespace": namespace });
     all.extend(["Secret", "ConfigMap"].map(|kind| json!({ "apiVersion": "v1", "kind": kind, "metadata": metadata })));
     all

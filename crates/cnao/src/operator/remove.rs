@@ -12,6 +12,7 @@ use super::context::Context;
 use super::object::{NAME, NetworkAddonsConfig};
 use super::operands::CLAIMS;
 use super::{operands, status};
+use crate::bridge_marker::manifests as marker;
 use crate::ipam::claim::IPAMClaim;
 use crate::kubemacpool::reservation::LABEL;
 use crate::kubemacpool::{certificates, manifests as pool};
@@ -44,7 +45,7 @@ pub(super) async fn surplus(context: &Context, wanted: &[Value]) -> Result<(), E
     let namespace = &context.release.namespace;
     let mut wanted: Vec<String> = wanted.iter().map(apply::address).collect();
     let mut every = operands::every(namespace);
-    every.push(linux_bridge::constraints());
+    every.extend([linux_bridge::constraints(), marker::constraints()]);
     let ring = certificates::keyring(namespace, Lifetimes::default());
     let stays = with_webhook(namespace, (pool::DEPLOYMENT, pool::MUTATOR), &ring, &mut every, &mut wanted);
     let ring = ipam::certificates::keyring(namespace, Lifetimes::default());

@@ -73,7 +73,7 @@ fn mounter(spec: &Spec, pool: &StoragePool, node: &str, settings: &Settings) -> 
         "imagePullPolicy": spec.image_pull_policy.as_deref().unwrap_or("IfNotPresent"),
         "command": ["hostpath-pool", from, "--target=/target"],
         "resources": { "requests": { "cpu": "1m", "memory": "4Mi" } },
-        "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
+        "securityContext": { "privileged": true, "runAsUser": 0, "readOnlyRootFilesystem": true },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{ "name": "target", "mountPath": "/target", "mountPropagation": "Bidirectional" }],
     });

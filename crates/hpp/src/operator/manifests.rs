@@ -79,7 +79,7 @@ pub(crate) fn legacy(spec: &Spec, config: &PathConfig, settings: &Settings) -> V
             workload::one_arena(),
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "16Mi" } },
-        "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
+        "securityContext": { "privileged": true, "runAsUser": 0, "readOnlyRootFilesystem": true },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{ "name": "pv-volume", "mountPath": path }],
     });
@@ -181,7 +181,7 @@ fn daemon_set(spec: &Spec, pools: &[StoragePool], shared: &[&str], settings: &Se
             workload::one_arena(),
         ],
         "resources": { "requests": { "cpu": "10m", "memory": "10Mi" } },
-        "securityContext": { "privileged": true, "readOnlyRootFilesystem": true },
+        "securityContext": { "privileged": true, "runAsUser": 0, "readOnlyRootFilesystem": true },
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     });

@@ -247,7 +247,7 @@ fn daemon_set(input: &Input) -> Value {
             "resources": { "requests": { "cpu": "10m", "memory": "32Mi" } },
             "readinessProbe": probe("/readyz", [0, 2, 5]),
             "livenessProbe": probe("/livez", [15, 30, 4]),
-            "securityContext": { "privileged": true },
+            "securityContext": { "privileged": true, "runAsUser": 0 },
             "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": volume_mounts,
         }],

@@ -83,7 +83,7 @@ fn job(what: &str, moment: &str, words: &[&str]) -> Value {
             "backoffLimit": 0, "activeDeadlineSeconds": 600,
             "template": { "spec": {
                 "serviceAccountName": NAME, "restartPolicy": "Never",
-                "securityContext": { "runAsNonRoot": true, "runAsUser": 1001, "seccompProfile": { "type": "RuntimeDefault" } },
+                "securityContext": { "runAsNonRoot": true, "seccompProfile": { "type": "RuntimeDefault" } },
                 "containers": [{
                     "name": what, "image": format!("{REGISTRY}/component:v{VERSION}"), "command": command,
                     "env": [{
