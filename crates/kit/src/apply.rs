@@ -80,9 +80,32 @@ pub fn address(manifest: &Value) -> String {
 /// # Errors
 /// When the API server refuses one.
 pub async fn all(client: &Client, applied: &Applied, manifests: &[Value]) -> Result<(), Error> {
-    let documents =
-        manifests.iter().map(|manifest| (address(manifest), Cow::Owned(manifest.to_string()), Some(manifest)));
-    send(client, applied, documents.collect(), AT_ONCE).await
+    send(client, applied, documents(manifests, Ours::Lists), AT_ONCE).await
+}
+
+/// The same for objects that nobody else has a part in: fields that others added are taken out, too.
+///
+/// # Errors
+/// When the API server refuses one.
+pub async fn whole(client: &Client, applied: &Applied, manifests: &[Value]) -> Result<(), Error> {
+    send(client, applied, documents(manifests, Ours::Everything), AT_ONCE).await
+}
+
+/// Of an object that is applied, what the manifest says all of. Metadata and status are never.
+#[derive(Clone, Copy, Debug)]
+enum Ours {
+    /// The items of its lists.
+    Lists,
+    /// The fields, too.
+    Everything,
+}
+
+/// Address, body, and what is the whole of which parts.
+type Document<'a> = (String, Cow<'a, str>, Option<(&'a Value, Ours)>);
+
+fn documents(manifests: &[Value], ours: Ours) -> Vec<Document<'_>> {
+    let document = |manifest| (address(manifest), Cow::Owned(Value::to_string(manifest)), Some((manifest, ours)));
+    manifests.iter().map(document).collect()
 }
 
 /// Applies the definitions of kinds, YAML documents that are sent as they are, each named by its CRD; fails with the first
@@ -100,13 +123,8 @@ pub fn crd(name: &str) -> String {
     format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
 }
 
-/// Sends what was not sent so yet: address, body, and the manifest whose lists are the whole of them.
-async fn send(
-    client: &Client,
-    applied: &Applied,
-    documents: Vec<(String, Cow<'_, str>, Option<&Value>)>,
-    at_once: usize,
-) -> Result<(), Error> {
+/// Sends what was not sent so yet.
+async fn send(client: &Client, applied: &Applied, documents: Vec<Document<'_>>, at_once: usize) -> Result<(), Error> {
     let hashed = documents.into_iter().map(|(address, body, manifest)| {
         let mut hasher = DefaultHasher::new();
         body.hash(&mut hasher);
@@ -135,13 +153,13 @@ async fn write(
     manager: &str,
     address: &str,
     body: &[u8],
-    manifest: Option<&Value>,
+    manifest: Option<(&Value, Ours)>,
 ) -> Result<ObjectMeta, Error> {
-    let Some(manifest) = manifest else {
+    let Some((manifest, ours)) = manifest else {
         return Ok(one(client, manager, address, PARTIAL, body.to_vec()).await?.metadata);
     };
     let now = one(client, manager, address, WHOLE, body.to_vec()).await?;
-    match surplus(manifest, &now.object) {
+    match surplus(manifest, &now.object, ours) {
         Some(change) => Ok(replace(client, manager, address, &change).await?.metadata),
         None => Ok(now.metadata),
     }
@@ -170,8 +188,8 @@ async fn one(client: &Client, manager: &str, address: &str, answer: &str, body: 
     client.request(request).await.map_err(failed("apply", address))
 }
 
-/// Server-side apply leaves what others put into a list beside what it was sent. The lists that are sent are the whole of them,
-/// so a merge patch takes the rest out.
+/// Server-side apply leaves what others put beside what it was sent. Where what is sent is the whole, a merge patch takes the
+/// rest out.
 async fn replace(client: &Client, manager: &str, address: &str, change: &Value) -> Result<Answer, Error> {
     let request = Request::builder()
         .method(Method::PATCH)
@@ -182,18 +200,23 @@ async fn replace(client: &Client, manager: &str, address: &str, change: &Value) 
     client.request(request).await.map_err(failed("apply", address))
 }
 
-/// The merge patch by which lists of `held` hold no more than those of `wanted`; none when they do not.
-fn surplus(wanted: &Value, held: &Value) -> Option<Value> {
+/// The merge patch by which `held` holds no more than `wanted` of what is `ours`; none when it does not.
+fn surplus(wanted: &Value, held: &Value, ours: Ours) -> Option<Value> {
     match (wanted, held) {
         (Value::Object(wanted), Value::Object(held)) => {
-            let lists = wanted.iter().filter(|(key, _)| *key != "metadata" && *key != "status");
-            let changes: serde_json::Map<String, Value> =
-                lists.filter_map(|(key, wanted)| Some((key.clone(), surplus(wanted, held.get(key)?)?))).collect();
+            let others = |key: &&String| *key != "metadata" && *key != "status";
+            let known = wanted.iter().filter(|(key, _)| others(key));
+            let mut changes: serde_json::Map<String, Value> =
+                known.filter_map(|(key, wanted)| Some((key.clone(), surplus(wanted, held.get(key)?, ours)?))).collect();
+            if let Ours::Everything = ours {
+                let added = held.keys().filter(others).filter(|key| !wanted.contains_key(*key));
+                changes.extend(added.map(|key| (key.clone(), Value::Null)));
+            }
             (!changes.is_empty()).then_some(Value::Object(changes))
         }
         (Value::Array(wanted), Value::Array(held)) => {
-            let more =
-                held.len() > wanted.len() || wanted.iter().zip(held).any(|(one, other)| surplus(one, other).is_some());
+            let mut items = wanted.iter().zip(held);
+            let more = held.len() > wanted.len() || items.any(|(one, other)| surplus(one, other, ours).is_some());
             more.then(|| Value::Array(wanted.clone()))
         }
         _ => None,
@@ -244,12 +267,25 @@ mod tests {
             held["metadata"]["finalizers"] = json!(["a", "b"]);
             held
         };
-        assert_eq!(surplus(&wanted, &held(json!([port(443)]))), None);
+        assert_eq!(surplus(&wanted, &held(json!([port(443)])), Ours::Lists), None);
         let change = json!({ "spec": { "ports": [port(443)] } });
-        assert_eq!(surplus(&wanted, &held(json!([port(443), port(444)]))), Some(change));
+        assert_eq!(surplus(&wanted, &held(json!([port(443), port(444)])), Ours::Lists), Some(change));
         let nested = |rules: Value| json!({ "webhooks": [{ "name": "a", "rules": rules }] });
         let change = nested(json!([1]));
-        assert_eq!(surplus(&change, &nested(json!([1, 2]))), Some(change.clone()));
+        assert_eq!(surplus(&change, &nested(json!([1, 2])), Ours::Lists), Some(change.clone()));
+    }
+
+    #[test]
+    fn fields_others_added_to_what_is_ours_alone_are_removed() {
+        let spec = |spec: Value| json!({ "kind": "K", "metadata": { "name": "n" }, "spec": spec });
+        let wanted = spec(json!({ "cpu": { "guest": 1 } }));
+        let mut held = spec(json!({ "cpu": { "guest": 1, "model": "m" }, "nodeSelector": { "a": "b" } }));
+        held["metadata"]["uid"] = json!("u");
+        held["status"] = json!({ "ready": true });
+        assert_eq!(surplus(&wanted, &held, Ours::Lists), None);
+        let change = json!({ "spec": { "cpu": { "model": null }, "nodeSelector": null } });
+        assert_eq!(surplus(&wanted, &held, Ours::Everything), Some(change));
+        assert_eq!(surplus(&wanted, &wanted, Ours::Everything), None);
     }
 
     #[test]

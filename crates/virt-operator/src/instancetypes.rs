@@ -49,7 +49,13 @@ async fn sync(context: &Context, key: &Key) -> Result<(), Error> {
         return Ok(());
     }
     let all = instancetypes::render(&manifests::labels(&context.release.version));
-    Ok(apply::all(&context.client, &context.applied, &all).await?)
+    for of_one_kind in all.chunk_by(|one, next| one["kind"] == next["kind"]) {
+        let Some((first, others)) = of_one_kind.split_first() else { continue };
+        // Whatever keeps it from being written would keep all of its kind: one is tried again then, and not a hundred.
+        apply::whole(&context.client, &context.applied, std::slice::from_ref(first)).await?;
+        apply::whole(&context.client, &context.applied, others).await?;
+    }
+    Ok(())
 }
 
 /// Unless they are switched off.

@@ -89,7 +89,9 @@ fn spread(spec: &Value) -> Option<Cause> {
 
 #[cfg(test)]
 mod tests {
+    use ::instancetype::Chosen;
     use serde_json::json;
+    use virt_operator::manifests::instancetypes;
 
     use super::*;
 
@@ -138,5 +140,23 @@ mod tests {
         check(preference, topology("spread", json!({ "across": "CoresThreads", "ratio": 3 })), &[two]);
         let across = "across All is not supported: use SocketsCores, CoresThreads or SocketsCoresThreads";
         check(preference, topology("spread", json!({ "across": "All" })), &[across]);
+    }
+
+    #[test]
+    fn the_common_ones_pass_and_a_large_machine_can_be_of_each() {
+        let all = instancetypes::render(&json!({}));
+        let (types, preferences): (Vec<Value>, Vec<Value>) =
+            all.into_iter().partition(|one| one["kind"] == instancetypes::INSTANCETYPES.0);
+        for one in &types {
+            check(instancetype, one["spec"].clone(), &[]);
+        }
+        let large = types.iter().find(|one| one["metadata"]["name"] == "u1.8xlarge").map(|one| one["spec"].clone());
+        for one in &preferences {
+            check(preference, one["spec"].clone(), &[]);
+            let chosen = Chosen { instancetype: large.clone(), preference: Some(one["spec"].clone()) };
+            let guest = json!({ "architecture": one["spec"]["preferredArchitecture"], "domain": { "devices": {} } });
+            let machine = json!({ "spec": { "template": { "spec": guest } } });
+            assert_eq!(::instancetype::problems(&machine, &chosen), [], "{}", one["metadata"]["name"]);
+        }
     }
 }

@@ -14,11 +14,12 @@ mod windows;
 use kit::operator;
 use serde_json::{Value, json};
 
-/// The kinds of what is rendered, and what they are called in addresses.
-pub const KINDS: [(&str, &str); 2] = [
-    ("VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes"),
-    ("VirtualMachineClusterPreference", "virtualmachineclusterpreferences"),
-];
+/// The kind of instance types, and what they are called in addresses.
+pub const INSTANCETYPES: (&str, &str) = ("VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes");
+/// The same of preferences.
+pub const PREFERENCES: (&str, &str) = ("VirtualMachineClusterPreference", "virtualmachineclusterpreferences");
+/// Both.
+pub const KINDS: [(&str, &str); 2] = [INSTANCETYPES, PREFERENCES];
 
 /// The group of both.
 pub const GROUP: &str = "instancetype.kubevirt.io";
@@ -39,15 +40,15 @@ pub fn render(labels: &Value) -> Vec<Value> {
     all
 }
 
-/// A cluster-wide object of the kind `index` of [`KINDS`]; the keys of `labels` are those below our group.
-fn object(index: usize, name: &str, labels: &[(&str, String)], annotations: Value, spec: Value) -> Value {
+/// A cluster-wide object; the keys of `labels` are those below our group.
+fn object(kind: &str, name: &str, labels: &[(&str, String)], annotations: &Value, spec: &Value) -> Value {
     let key = |key: &str| format!("{GROUP}/{key}");
     let mut all = json!({ (key("vendor")): "kubevirt.io", (key("common-instancetypes-version")): COLLECTION });
     for (name, value) in labels {
         all[key(name)] = json!(value);
     }
     json!({
-        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": KINDS[index].0,
+        "apiVersion": format!("{GROUP}/{VERSION}"), "kind": kind,
         "metadata": { "name": name, "labels": all, "annotations": annotations }, "spec": spec,
     })
 }

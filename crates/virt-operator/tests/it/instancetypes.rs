@@ -3,13 +3,13 @@
 use kube::api::DynamicObject;
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
+use virt_operator::manifests::instancetypes::{INSTANCETYPES, PREFERENCES};
 use virt_operator::manifests::{self, instancetypes};
 
 use super::*;
 
-/// Those of a kind: 0 are instance types, 1 preferences.
-fn all_of(client: &Client, kind: usize) -> Api<DynamicObject> {
-    let (kind, plural) = instancetypes::KINDS[kind];
+/// All of a kind.
+fn all_of(client: &Client, (kind, plural): (&str, &str)) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(instancetypes::GROUP, instancetypes::VERSION, kind);
     Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, plural))
 }
@@ -42,7 +42,7 @@ async fn the_product_is_available_while_its_preferences_are_not() {
         "clientConfig": { "service": { "namespace": NAMESPACE, "name": "virt-api" } },
         "rules": [{
             "apiGroups": [instancetypes::GROUP], "apiVersions": ["*"], "operations": ["CREATE"],
-            "resources": [instancetypes::KINDS[1].1],
+            "resources": [PREFERENCES.1],
         }],
     }]);
     judged_by(&kubevirts, &silent).await;
@@ -54,8 +54,8 @@ async fn the_product_is_available_while_its_preferences_are_not() {
         conditions.unwrap_or_default().iter().any(|c| c.type_ == "Available" && c.status == "True")
     })
     .await;
-    wait_for(&all_of(&client, 0), 65).await;
-    assert_eq!(count(&all_of(&client, 1)).await, 0);
+    wait_for(&all_of(&client, INSTANCETYPES), 65).await;
+    assert_eq!(count(&all_of(&client, PREFERENCES)).await, 0);
 }
 
 #[tokio::test]
@@ -68,9 +68,9 @@ async fn instance_types_are_there_with_the_product_and_go_when_they_are_switched
     let _running = Operator::new(account(&server), release(), Material::new()).start(&stop);
     ready(&client).await;
 
-    let (types, preferences) = (all_of(&client, 0), all_of(&client, 1));
+    let (types, preferences) = (all_of(&client, INSTANCETYPES), all_of(&client, PREFERENCES));
     for wanted in instancetypes::render(&manifests::labels("v1")) {
-        let api = if wanted["kind"] == instancetypes::KINDS[0].0 { &types } else { &preferences };
+        let api = if wanted["kind"] == INSTANCETYPES.0 { &types } else { &preferences };
         let name = wanted["metadata"]["name"].as_str().unwrap();
         let found = wait(api, name, "deployed", exists).await.unwrap();
         // What the schema does not know would be missing.
@@ -80,13 +80,15 @@ async fn instance_types_are_there_with_the_product_and_go_when_they_are_switched
     assert_eq!(count(&types).await, 65);
     assert_eq!(count(&preferences).await, 54);
 
-    let grown = Patch::Merge(
-        json!({ "spec": { "cpu": { "guest": 7 } }, "metadata": { "labels": { "app.kubernetes.io/component": null } } }),
-    );
+    let grown = Patch::Merge(json!({
+        "spec": { "cpu": { "guest": 7 }, "nodeSelector": { "a": "b" } },
+        "metadata": { "labels": { "app.kubernetes.io/component": null } },
+    }));
     types.patch("u1.small", &PatchParams::default(), &grown).await.unwrap();
     wait(&types, "u1.small", "put right", |found: Option<&DynamicObject>| {
         found.is_some_and(|found| {
-            found.data["spec"]["cpu"]["guest"] == 1 && found.labels().contains_key("app.kubernetes.io/component")
+            found.data["spec"] == json!({ "cpu": { "guest": 1 }, "memory": { "guest": "2Gi" } })
+                && found.labels().contains_key("app.kubernetes.io/component")
         })
     })
     .await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::object;
+use super::{PREFERENCES, object};
 
 /// Where who uses them reads more.
 const PRODUCT: &str = "https://ferrovirt.example";
@@ -125,6 +125,6 @@ impl Preference {
             "openshift.io/documentation-url": PRODUCT,
             "openshift.io/support-url": PRODUCT,
         });
-        object(1, &self.name, &labels, annotations, base)
+        object(PREFERENCES.0, &self.name, &labels, &annotations, &base)
     }
 }

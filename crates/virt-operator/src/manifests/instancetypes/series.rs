@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{GROUP, object};
+use super::{GROUP, INSTANCETYPES, object};
 
 /// Name, number of virtual processors, memory.
 type Size = (&'static str, u32, &'static str);
@@ -188,7 +188,7 @@ fn instancetype(series: &Series, (size, cpus, memory): Size) -> Value {
     let annotations = json!({
         (format!("{GROUP}/displayName")): series.display, (format!("{GROUP}/description")): series.description,
     });
-    object(0, &format!("{}.{size}", series.name), &labels, annotations, spec)
+    object(INSTANCETYPES.0, &format!("{}.{size}", series.name), &labels, &annotations, &spec)
 }
 
 /// Adds `feature` to `spec`. By the labels that are returned the instance types that have it are found.

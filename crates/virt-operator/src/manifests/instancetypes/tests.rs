@@ -18,7 +18,7 @@ fn the_bundle_is_complete_and_every_name_is_there_once() {
     let of = |kind: &str| -> BTreeSet<String> {
         all().iter().filter(|one| one["kind"] == kind).map(|one| one["metadata"]["name"].to_string()).collect()
     };
-    assert_eq!((of(KINDS[0].0).len(), of(KINDS[1].0).len(), all().len()), (65, 54, 119));
+    assert_eq!((of(INSTANCETYPES.0).len(), of(PREFERENCES.0).len(), all().len()), (65, 54, 119));
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn each_series_has_its_sizes() {
         let mut found = Vec::new();
         for one in all() {
             let name = one["metadata"]["name"].as_str().unwrap();
-            if let Some(size) = name.strip_prefix(&prefix).filter(|_| one["kind"] == KINDS[0].0) {
+            if let Some(size) = name.strip_prefix(&prefix).filter(|_| one["kind"] == INSTANCETYPES.0) {
                 let memory = one["spec"]["memory"]["guest"].as_str().unwrap();
                 found.push(format!("{size} {}/{memory}", one["spec"]["cpu"]["guest"]));
             }
@@ -187,7 +187,7 @@ fn people_read_what_each_is_for() {
     for one in all() {
         let annotations = one["metadata"]["annotations"].as_object().unwrap();
         assert!(annotations.values().all(|text| text.as_str().is_some_and(|text| !text.is_empty())), "{one}");
-        let display = if one["kind"] == KINDS[0].0 {
+        let display = if one["kind"] == INSTANCETYPES.0 {
             "instancetype.kubevirt.io/displayName"
         } else {
             "openshift.io/display-name"
