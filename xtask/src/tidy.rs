@@ -36,7 +36,7 @@ fn layer(name: &str) -> Option<Layer> {
         "api" | "meta" => Layer::Api,
         "apimachinery" | "kube-store" => Layer::Library,
         "kit" | "origin" | "domain" | "disk" | "net" | "nbd" | "libvirt" | "sys" | "rpc" | "tls-verify" | "images"
-        | "csi-controllers" | "pod-networks" | "tekton-tasks" => Layer::Library,
+        | "instancetype" | "csi-controllers" | "pod-networks" | "tekton-tasks" => Layer::Library,
         "kube-apiserver" | "kube-controllers" | "kubelet" => Layer::Component,
         "virt-operator" | "virt-api" | "virt-controller" | "virt-handler" | "virt-launcher" | "virt-export" | "hpp"
         | "cdi" | "cnao" | "hco" | "ssp" => Layer::Component,

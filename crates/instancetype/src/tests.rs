@@ -1,3 +1,5 @@
+//! What is made of a machine, by its instance type and its preference.
+
 use serde_json::{Value, json};
 
 use crate::{Chosen, conflicts, expand, problems};

@@ -11,7 +11,6 @@ mod copies;
 pub mod defaults;
 pub mod discovery;
 mod eviction;
-mod expand;
 mod hyperv;
 mod migration;
 mod networks;

@@ -1,6 +1,7 @@
 //! The subresources: each parsed path to what it does.
 
 mod address;
+mod expand;
 mod guest;
 mod lifecycle;
 mod memory_dump;
@@ -26,7 +27,6 @@ use kit::store::Store;
 use kube::Client;
 use serde_json::json;
 
-use crate::expand;
 use crate::path::{self, Target};
 use crate::status::Refusal;
 

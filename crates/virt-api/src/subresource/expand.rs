@@ -10,9 +10,9 @@ use kit::Chain;
 use kit::admission::Cause;
 use serde_json::{Value, json};
 
+use super::Context;
 use crate::defaults::Defaults;
 use crate::status::Refusal;
-use crate::subresource::Context;
 use crate::validate::strict;
 use crate::{chosen, cluster, configuration, defaults};
 
