@@ -10,6 +10,7 @@
 //!                                  `-> secondary-dns: names of machines on their secondary networks
 //! ```
 
+pub mod base;
 pub mod bridge_marker;
 mod constraints;
 mod error;

@@ -3,9 +3,10 @@
 //! They stay on the nodes when it goes: pods that have interfaces of them need them to end.
 
 use kit::operator::manifests::account;
-use kit::workload::{self, Placement};
+use kit::workload;
 use serde_json::{Value, json};
 
+use crate::base::Base;
 use crate::constraints;
 
 /// Its DaemonSet.
@@ -19,23 +20,17 @@ const TARGET: &str = "/host/cni-bin";
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the DaemonSet.
-    pub namespace: String,
-    /// Its image.
-    pub image: String,
-    /// How it is pulled.
-    pub pull_policy: String,
-    /// On which nodes it runs.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// The cluster is one of OpenShift: plugins lie elsewhere, and pods are admitted by constraints.
     pub openshift: bool,
 }
 
 /// All of it.
 pub fn render(input: &Input) -> Vec<Value> {
-    let mut all = vec![account(&json!({ "name": ACCOUNT, "namespace": input.namespace })), daemon_set(input)];
+    let mut all = vec![account(&json!({ "name": ACCOUNT, "namespace": input.base.namespace })), daemon_set(input)];
     if input.openshift {
-        all.extend(constraints::grant(ACCOUNT, &input.namespace));
+        all.extend(constraints::grant(ACCOUNT, &input.base.namespace));
         all.push(constraints());
     }
     all
@@ -51,8 +46,8 @@ fn daemon_set(input: &Input) -> Value {
         let command = [&[PROGRAM][..], words].concat();
         json!({
             "name": name,
-            "image": input.image,
-            "imagePullPolicy": input.pull_policy,
+            "image": input.base.image,
+            "imagePullPolicy": input.base.pull_policy,
             "command": command,
             "env": [workload::one_arena()],
             "resources": { "requests": { "cpu": "10m", "memory": "15Mi" } },
@@ -81,9 +76,9 @@ fn daemon_set(input: &Input) -> Value {
         // What writes there under SELinux.
         pod["securityContext"]["seLinuxOptions"] = json!({ "type": "spc_t" });
     }
-    input.placement.place(&mut pod);
+    input.base.placement.place(&mut pod);
     let labels = json!({ "name": NAME });
-    workload::daemon_set(&json!({ "name": NAME, "namespace": input.namespace }), &labels, &labels, &pod)
+    workload::daemon_set(&json!({ "name": NAME, "namespace": input.base.namespace }), &labels, &labels, &pod)
 }
 
 /// What its pods may be: root's, with the directory of the node, and nothing else.
@@ -104,7 +99,7 @@ mod tests {
     use super::*;
 
     fn pod(openshift: bool) -> Value {
-        let input = Input { namespace: "n".into(), image: "i".into(), openshift, ..Input::default() };
+        let input = Input { openshift, ..Input::default() };
         let all = render(&input);
         let set = all.iter().find(|manifest| manifest["kind"] == "DaemonSet").unwrap();
         assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"], "10%");

@@ -1,11 +1,12 @@
 //! What deploys the marker on every node. Pure.
 
 use kit::operator::manifests::{account, binding, role, rule};
-use kit::workload::{self, Placement};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
 use super::plan::PREFIX;
+use crate::base::Base;
 use crate::constraints;
 
 const ROLE: &str = "bridge-marker-cr";
@@ -15,31 +16,25 @@ const PORT: u16 = 8081;
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the DaemonSet.
-    pub namespace: String,
-    /// Its image.
-    pub image: String,
-    /// How it is pulled.
-    pub pull_policy: String,
-    /// On which nodes it runs.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// Pods are admitted by constraints.
     pub openshift: bool,
 }
 
 /// All of it.
 pub fn render(input: &Input) -> Vec<Value> {
-    let here = json!({ "name": PROGRAM, "namespace": input.namespace });
+    let here = json!({ "name": PROGRAM, "namespace": input.base.namespace });
     let rules = [rule("", &["nodes"], &["get"]), rule("", &["nodes/status"], &["patch"])];
     let mut all = vec![
         account(&here),
         role(&json!({ "name": ROLE }), &rules),
-        binding(&json!({ "name": "bridge-marker-crb" }), ROLE, (&input.namespace, PROGRAM)),
+        binding(&json!({ "name": "bridge-marker-crb" }), ROLE, (&input.base.namespace, PROGRAM)),
         daemon_set(input),
     ];
-    all.extend(policy(&input.namespace));
+    all.extend(policy(&input.base.namespace));
     if input.openshift {
-        all.extend(constraints::grant(PROGRAM, &input.namespace));
+        all.extend(constraints::grant(PROGRAM, &input.base.namespace));
         all.push(constraints());
     }
     all
@@ -74,8 +69,8 @@ fn daemon_set(input: &Input) -> Value {
         "securityContext": workload::unprivileged_pod(),
         "containers": [{
             "name": PROGRAM,
-            "image": input.image,
-            "imagePullPolicy": input.pull_policy,
+            "image": input.base.image,
+            "imagePullPolicy": input.base.pull_policy,
             "command": [PROGRAM],
             "env": [workload::field("NODE_NAME", "spec.nodeName"), workload::one_arena()],
             "resources": { "requests": { "cpu": "10m", "memory": "15Mi" } },
@@ -84,9 +79,9 @@ fn daemon_set(input: &Input) -> Value {
             "terminationMessagePolicy": "FallbackToLogsOnError",
         }],
     });
-    input.placement.place(&mut pod);
+    input.base.placement.place(&mut pod);
     let labels = json!({ "name": PROGRAM });
-    workload::daemon_set(&json!({ "name": PROGRAM, "namespace": input.namespace }), &labels, &labels, &pod)
+    workload::daemon_set(&json!({ "name": PROGRAM, "namespace": input.base.namespace }), &labels, &labels, &pod)
 }
 
 /// Its token writes the marks of its own node and nothing else of any.
@@ -145,7 +140,7 @@ mod tests {
 
     #[test]
     fn its_pods_are_admitted_where_constraints_are_and_have_of_the_node_the_network_alone() {
-        let render = |openshift| render(&Input { namespace: "ns".into(), openshift, ..Input::default() });
+        let render = |openshift| render(&Input { openshift, ..Input::default() });
         let kinds = |all: &[Value]| all.iter().filter(|one| one["kind"] == constraints::KIND.1).count();
         let (plain, all) = (render(false), render(true));
         assert_eq!((kinds(&plain), kinds(&all)), (0, 1));

@@ -3,10 +3,11 @@
 mod admission;
 mod rbac;
 
-use kit::workload::{self, Placement, field};
+use kit::workload::{self, field};
 use serde_json::{Value, json};
 
 use super::names::{ACCOUNT, BUNDLE, BUNDLE_KEY, PROGRAM, SECRET, SERVICE};
+use crate::base::Base;
 
 /// The Deployment of the replicas.
 pub const DEPLOYMENT: &str = ACCOUNT;
@@ -23,14 +24,8 @@ const PORT_NAME: &str = "webhook-server";
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the controller.
-    pub namespace: String,
-    /// The image.
-    pub image: String,
-    /// Its pull policy.
-    pub pull_policy: String,
-    /// Where the replicas run.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// How many there are.
     pub replicas: i32,
     /// The bundle that verifies the webhook, in PEM.
@@ -43,7 +38,7 @@ pub struct Input {
 
 /// All manifests but what is secret, in an order in which they can be applied: the webhook last.
 pub fn render(input: &Input) -> Vec<Value> {
-    let mut out = rbac::render(&input.namespace);
+    let mut out = rbac::render(&input.base.namespace);
     out.extend(replicas(input));
     out.extend(admission::policy());
     out.push(admission::webhook(input));
@@ -56,7 +51,7 @@ fn selector() -> Value {
 }
 
 fn replicas(input: &Input) -> [Value; 3] {
-    let metadata = |name: &str| json!({ "name": name, "namespace": input.namespace, "labels": selector() });
+    let metadata = |name: &str| json!({ "name": name, "namespace": input.base.namespace, "labels": selector() });
     let service = workload::service(
         &metadata(SERVICE),
         &selector(),
@@ -102,8 +97,8 @@ fn pod(input: &Input) -> Value {
         "securityContext": workload::unprivileged_pod(),
         "containers": [{
             "name": "manager",
-            "image": input.image,
-            "imagePullPolicy": input.pull_policy,
+            "image": input.base.image,
+            "imagePullPolicy": input.base.pull_policy,
             "command": [PROGRAM],
             "args": args(input),
             "env": [
@@ -127,7 +122,7 @@ fn pod(input: &Input) -> Value {
             { "name": "ca-bundle", "configMap": { "name": BUNDLE, "items": [{ "key": BUNDLE_KEY, "path": BUNDLE_KEY }] } },
         ],
     });
-    input.placement.place(&mut pod);
+    input.base.placement.place(&mut pod);
     if pod["affinity"]["podAntiAffinity"].is_null() {
         pod["affinity"]["podAntiAffinity"] = workload::spread(&selector())["podAntiAffinity"].clone();
     }
@@ -144,7 +139,7 @@ mod tests {
     use super::*;
 
     fn input() -> Input {
-        Input { namespace: "ns".into(), image: "image:v1".into(), replicas: 2, ..Input::default() }
+        Input { replicas: 2, ..Input::default() }
     }
 
     fn find<'a>(all: &'a [Value], kind: &str) -> &'a Value {

@@ -1,10 +1,11 @@
 //! What deploys the device plugin, and the CNI plugin beside it, on every node. Pure.
 
 use kit::operator::manifests::account;
-use kit::workload::{self, Placement};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
+use crate::base::Base;
 
 /// Its DaemonSet and its account.
 const NAME: &str = "macvtap-cni";
@@ -17,21 +18,15 @@ const TARGET: &str = "/host/cni-bin";
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the DaemonSet.
-    pub namespace: String,
-    /// Its image.
-    pub image: String,
-    /// How it is pulled.
-    pub pull_policy: String,
-    /// On which nodes it runs.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// Name of the ConfigMap.
     pub config: String,
 }
 
 /// All of it. A ConfigMap that the object names is its administrator's.
 pub fn render(input: &Input) -> Vec<Value> {
-    let here = |name: &str| json!({ "name": name, "namespace": input.namespace });
+    let here = |name: &str| json!({ "name": name, "namespace": input.base.namespace });
     let mut all = vec![account(&here(NAME)), daemon_set(input)];
     if input.config == CONFIG {
         let data = json!({ KEY: "[]" });
@@ -45,8 +40,8 @@ fn daemon_set(input: &Input) -> Value {
     let container = |name: &str, command: &[&str], mount: (&str, &str)| {
         json!({
             "name": name,
-            "image": input.image,
-            "imagePullPolicy": input.pull_policy,
+            "image": input.base.image,
+            "imagePullPolicy": input.base.pull_policy,
             "command": command,
             "env": [workload::one_arena()],
             "resources": { "requests": { "cpu": "60m", "memory": "30Mi" } },
@@ -81,9 +76,9 @@ fn daemon_set(input: &Input) -> Value {
         ],
         "terminationGracePeriodSeconds": 10,
     });
-    input.placement.place(&mut pod);
+    input.base.placement.place(&mut pod);
     let labels = json!({ "name": NAME });
-    workload::daemon_set(&json!({ "name": NAME, "namespace": input.namespace }), &labels, &labels, &pod)
+    workload::daemon_set(&json!({ "name": NAME, "namespace": input.base.namespace }), &labels, &labels, &pod)
 }
 
 #[cfg(test)]
@@ -93,7 +88,7 @@ mod tests {
     #[test]
     fn a_configuration_of_the_administrators_is_used_and_not_written() {
         let of = |config: &str| {
-            let all = render(&Input { namespace: "n".into(), config: config.into(), ..Input::default() });
+            let all = render(&Input { config: config.into(), ..Input::default() });
             let set = all.iter().find(|manifest| manifest["kind"] == "DaemonSet").unwrap();
             let from =
                 &set["spec"]["template"]["spec"]["containers"][0]["env"][1]["valueFrom"]["configMapKeyRef"]["name"];

@@ -1,10 +1,11 @@
 //! What deploys Multus on every node. Pure.
 
 use kit::operator::manifests::{account, binding, role, rule};
-use kit::workload::{self, Placement};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::PROGRAM;
+use crate::base::Base;
 
 /// Name of the DaemonSet and what belongs to it.
 pub const NAME: &str = "multus";
@@ -18,21 +19,15 @@ pub const HEALTH: u16 = 8087;
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the DaemonSet.
-    pub namespace: String,
-    /// Its image.
-    pub image: String,
-    /// How it is pulled.
-    pub pull_policy: String,
-    /// On which nodes it runs.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// Interfaces of pods that run follow their annotation.
     pub dynamic_networks: bool,
 }
 
 /// All of it, but the definitions of the kinds.
 pub fn render(input: &Input) -> Vec<Value> {
-    let here = json!({ "name": NAME, "namespace": input.namespace });
+    let here = json!({ "name": NAME, "namespace": input.base.namespace });
     let everywhere = [
         rule("", &["pods"], &["get", "list", "watch"]),
         rule("", &["pods/status"], &["patch"]),
@@ -47,7 +42,7 @@ pub fn render(input: &Input) -> Vec<Value> {
     let own = json!({
         "apiGroups": ["apps"], "resources": ["daemonsets"], "resourceNames": [NAME], "verbs": ["get"],
     });
-    let account_of = (input.namespace.as_str(), NAME);
+    let account_of = (input.base.namespace.as_str(), NAME);
     vec![
         account(&here),
         role(&json!({ "name": NAME }), &everywhere),
@@ -83,8 +78,8 @@ fn daemon_set(input: &Input) -> Value {
         "securityContext": { "seccompProfile": { "type": "RuntimeDefault" } },
         "containers": [{
             "name": PROGRAM,
-            "image": input.image,
-            "imagePullPolicy": input.pull_policy,
+            "image": input.base.image,
+            "imagePullPolicy": input.base.pull_policy,
             "command": [PROGRAM],
             "args": args,
             "env": [
@@ -102,9 +97,10 @@ fn daemon_set(input: &Input) -> Value {
         }],
         "volumes": [{ "name": "root", "hostPath": { "path": "/", "type": "Directory" } }],
     });
-    input.placement.place(&mut pod);
+    input.base.placement.place(&mut pod);
     let labels = json!({ "name": NAME });
-    let mut set = workload::daemon_set(&json!({ "name": NAME, "namespace": input.namespace }), &labels, &labels, &pod);
+    let mut set =
+        workload::daemon_set(&json!({ "name": NAME, "namespace": input.base.namespace }), &labels, &labels, &pod);
     set["spec"]["updateStrategy"] = json!({ "type": "RollingUpdate", "rollingUpdate": { "maxUnavailable": "10%" } });
     set
 }

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::MANAGER;
 use super::object::NetworkAddonsConfig;
 use super::plan::Operand;
+use crate::base::Base;
 use crate::bridge_marker::manifests as marker;
 use crate::ipam::manifests as ipam;
 use crate::kubemacpool::names::SECRET;
@@ -106,22 +107,17 @@ fn pull_policy(config: &NetworkAddonsConfig) -> String {
     policy.unwrap_or_else(|| "IfNotPresent".to_owned())
 }
 
+fn base(config: &NetworkAddonsConfig, input: &Input, placement: Placement) -> Base {
+    Base { namespace: input.namespace.clone(), image: input.image.clone(), pull_policy: pull_policy(config), placement }
+}
+
 fn bridge_marker(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
-    marker::render(&marker::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: workloads(config),
-        openshift: input.openshift,
-    })
+    marker::render(&marker::Input { base: base(config, input, workloads(config)), openshift: input.openshift })
 }
 
 fn linux_bridge(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     linux_bridge::render(&linux_bridge::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: workloads(config),
+        base: base(config, input, workloads(config)),
         openshift: input.openshift,
     })
 }
@@ -129,20 +125,14 @@ fn linux_bridge(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
 fn macvtap(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     let named = config.spec.macvtap.as_ref().and_then(|wanted| wanted.device_plugin_config.clone());
     macvtap::render(&macvtap::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: workloads(config),
+        base: base(config, input, workloads(config)),
         config: named.filter(|name| !name.is_empty()).unwrap_or_else(|| macvtap::CONFIG.to_owned()),
     })
 }
 
 fn multus_daemon(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     multus::render(&multus::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: workloads(config),
+        base: base(config, input, workloads(config)),
         dynamic_networks: config.spec.multus_dynamic_networks.is_some(),
     })
 }
@@ -160,10 +150,7 @@ fn workloads(config: &NetworkAddonsConfig) -> Placement {
 fn secondary_dns(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     let wanted = config.spec.kube_secondary_dns.clone().unwrap_or_default();
     dns::render(&dns::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: infra(config),
+        base: base(config, input, infra(config)),
         domain: wanted.domain().to_owned(),
         name_server_ip: wanted.name_server_ip().to_owned(),
     })
@@ -172,10 +159,7 @@ fn secondary_dns(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
 fn ipam_controller(config: &NetworkAddonsConfig, input: &Input) -> Vec<Value> {
     let wanted = config.spec.kubevirt_ipam_controller.clone().unwrap_or_default();
     let mut all = ipam::render(&ipam::Input {
-        namespace: input.namespace.clone(),
-        image: input.image.clone(),
-        pull_policy: pull_policy(config),
-        placement: infra(config),
+        base: base(config, input, infra(config)),
         replicas: input.replicas,
         ca_bundle: input.ipam_ca_bundle.clone(),
         default_network_namespace: wanted.default_network_nad_namespace.unwrap_or_default(),

@@ -3,10 +3,11 @@
 use std::net::Ipv4Addr;
 
 use kit::operator::manifests::{Program, account, binding, pod, role, rule};
-use kit::workload::{self, Placement};
+use kit::workload;
 use serde_json::{Value, json};
 
 use super::{PROGRAM, zone};
+use crate::base::Base;
 
 /// Where it listens.
 pub const PORT: u16 = 5353;
@@ -18,14 +19,8 @@ const ACCOUNT: &str = "secondary";
 /// What the manifests are made from.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
-    /// Namespace of the Deployment.
-    pub namespace: String,
-    /// Its image.
-    pub image: String,
-    /// How it is pulled.
-    pub pull_policy: String,
-    /// Where it runs.
-    pub placement: Placement,
+    /// Where it goes, and what it runs.
+    pub base: Base,
     /// What follows `vm` in the zone's name.
     pub domain: String,
     /// The address by which others reach it.
@@ -48,14 +43,14 @@ pub fn refused(domain: &str, name_server_ip: &str) -> Vec<String> {
 
 /// All of it.
 pub fn render(input: &Input) -> Vec<Value> {
-    let here = json!({ "name": PROGRAM, "namespace": input.namespace });
-    let own = json!({ "name": ACCOUNT, "namespace": input.namespace });
+    let here = json!({ "name": PROGRAM, "namespace": input.base.namespace });
+    let own = json!({ "name": ACCOUNT, "namespace": input.base.namespace });
     let rules = [rule("kubevirt.io", &["virtualmachineinstances"], &["get", "list", "watch"])];
     let protocol = |protocol: &str| json!({ "port": PORT, "protocol": protocol });
     vec![
         account(&own),
         role(&json!({ "name": ACCOUNT }), &rules),
-        binding(&json!({ "name": ACCOUNT }), ACCOUNT, (&input.namespace, ACCOUNT)),
+        binding(&json!({ "name": ACCOUNT }), ACCOUNT, (&input.base.namespace, ACCOUNT)),
         json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": here,
             "data": { "DOMAIN": input.domain, "NAME_SERVER_IP": input.name_server_ip },
@@ -79,21 +74,21 @@ fn deployment(input: &Input) -> Value {
     let program = Program {
         name: PROGRAM,
         account: ACCOUNT,
-        image: &input.image,
+        image: &input.base.image,
         args: &[],
         env: &[("DOMAIN", &input.domain), ("NAME_SERVER_IP", &input.name_server_ip)],
         ports: &[("health", HEALTH)],
         memory: "16Mi",
     };
     let mut pod = pod(&program);
-    pod["containers"][0]["imagePullPolicy"] = json!(input.pull_policy);
+    pod["containers"][0]["imagePullPolicy"] = json!(input.base.pull_policy);
     let ports = [("dns", "UDP"), ("dns-tcp", "TCP")]
         .map(|(name, protocol)| json!({ "name": name, "containerPort": PORT, "protocol": protocol }));
     if let Some(all) = pod["containers"][0]["ports"].as_array_mut() {
         all.extend(ports);
     }
-    input.placement.place(&mut pod);
-    let metadata = json!({ "name": PROGRAM, "namespace": input.namespace });
+    input.base.placement.place(&mut pod);
+    let metadata = json!({ "name": PROGRAM, "namespace": input.base.namespace });
     workload::deployment(&metadata, 1, &labels(), &labels(), &pod)
 }
 

@@ -1,5 +1,6 @@
 //! What the marker's token may write.
 
+use cnao::base::Base;
 use cnao::bridge_marker::manifests::{self, Input};
 use http::Method;
 use serde_json::{Value, json};
@@ -10,7 +11,8 @@ const NAMESPACE: &str = "default";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_marker_writes_the_marks_of_its_own_node_and_nothing_else() {
-    let input = Input { namespace: NAMESPACE.into(), image: "i".into(), ..Input::default() };
+    let input =
+        Input { base: Base { namespace: NAMESPACE.into(), image: "i".into(), ..Base::default() }, ..Input::default() };
     let mut all = manifests::render(&input);
     // There is no controller of DaemonSets.
     all.retain(|manifest| manifest["kind"] != "DaemonSet");

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use cnao::base::Base;
 use cnao::multus::{self, Args, manifests};
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
@@ -42,7 +43,10 @@ fn ip(words: &[&str]) -> String {
 }
 
 async fn node(test: &str) -> Node {
-    let mut documents = manifests::render(&manifests::Input { namespace: NAMESPACE.into(), ..Default::default() });
+    let mut documents = manifests::render(&manifests::Input {
+        base: Base { namespace: NAMESPACE.into(), ..Base::default() },
+        ..Default::default()
+    });
     documents.retain(|document| document["kind"] != "DaemonSet");
     documents.insert(0, json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } }));
     documents.insert(0, json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "kube-system" } }));

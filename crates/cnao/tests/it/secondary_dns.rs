@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cnao::base::Base;
 use cnao::secondary_dns::zone::{Zone, origin};
 use cnao::secondary_dns::{Served, follow, serve};
 use hickory_proto::op::{Message, Query, ResponseCode};
@@ -36,7 +37,10 @@ async fn names_come_and_go_with_machines() {
     let mut all = documents("crds/virtualmachineinstances.kubevirt.io.yaml");
     all.extend(documents("network-addons-operator.yaml"));
     let cluster = Cluster::with(all).await;
-    let input = cnao::secondary_dns::manifests::Input { namespace: NAMESPACE.into(), ..Default::default() };
+    let input = cnao::secondary_dns::manifests::Input {
+        base: Base { namespace: NAMESPACE.into(), ..Base::default() },
+        ..Default::default()
+    };
     let rights = cnao::secondary_dns::manifests::render(&input);
     let rights: Vec<Value> = rights
         .into_iter()

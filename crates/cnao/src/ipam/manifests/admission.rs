@@ -22,7 +22,7 @@ pub(super) fn webhook(input: &Input) -> Value {
             "name": HOOK,
             "admissionReviewVersions": ["v1"],
             "clientConfig": {
-                "service": { "namespace": input.namespace, "name": SERVICE, "path": webhook::PATH, "port": 443 },
+                "service": { "namespace": input.base.namespace, "name": SERVICE, "path": webhook::PATH, "port": 443 },
                 "caBundle": BASE64_STANDARD.encode(&input.ca_bundle),
             },
             "failurePolicy": "Fail", "matchPolicy": "Equivalent",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::kubevirt::identity::pod_interface;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use axum::body::Body;
+use cnao::base::Base;
 use cnao::ipam::claim::IPAMClaim;
 use cnao::ipam::manifests::{self, Input};
 use cnao::ipam::names::{ACCOUNT, FINALIZER, NETWORKS, SECRET};
@@ -59,8 +60,11 @@ impl Cluster {
         let ring = certificates::keyring(NAMESPACE, Intervals::default().lifetimes().unwrap());
         let renewed = ring.plan(&Held::default(), clock::now()).unwrap();
         let pair = renewed.leaves[SECRET].clone();
-        let input =
-            Input { ca_bundle: renewed.bundle, namespace: NAMESPACE.into(), image: "i".into(), ..Input::default() };
+        let input = Input {
+            ca_bundle: renewed.bundle,
+            base: Base { namespace: NAMESPACE.into(), image: "i".into(), ..Base::default() },
+            ..Input::default()
+        };
         let named = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name } });
         let mut all: Vec<Value> = [NAMESPACE, "ns", "other"].iter().map(|name| named("Namespace", name)).collect();
         let rules = json!([
