@@ -74,8 +74,13 @@ fn a_machine_has_all() -> Result<()> {
         Ok(holds(&found, "Ready").then_some(()))
     })?;
 
-    let parameters =
-        ["-p", "NAME=whole", "-p", "DATA_SOURCE_NAME=demo", "-p", "DATA_SOURCE_NAMESPACE=kubevirt-os-images"];
+    let parameters = [
+        "NAME=whole",
+        "DATA_SOURCE_NAME=demo",
+        "DATA_SOURCE_NAMESPACE=kubevirt-os-images",
+        "CLOUD_USER_PASSWORD=guest",
+    ];
+    let parameters: Vec<&str> = parameters.into_iter().flat_map(|parameter| ["-p", parameter]).collect();
     let words = ["template", "process", "ubuntu-server-small", "-n", product::NAMESPACE, "-o", "json"];
     let mut vm: Value =
         serde_json::from_str(&space.virtctl(&[&words[..], &parameters].concat())?).context("virtctl's JSON")?;
@@ -105,8 +110,8 @@ fn a_machine_has_all() -> Result<()> {
 
 /// The name server, once it runs.
 fn server() -> Result<SocketAddr> {
-    until("the name server", BOOT, || {
-        let pods = product::get(&["pods", "-l", "app=secondary-dns"])?;
+    until("the name server", SOON, || {
+        let pods = product::get(&["pods", "-l", "k8s-app=secondary-dns"])?;
         let ip = pods["items"][0]["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
         Ok(ip.map(|ip| SocketAddr::new(ip, DNS_PORT)))
     })
