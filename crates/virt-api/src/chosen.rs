@@ -36,7 +36,13 @@ pub(crate) async fn complete(client: &Client, request: &Request, mut object: Val
             continue;
         };
         match infer::infer(client, request, &vm, family, &matcher).await? {
-            Some(found) => object["spec"][family.field()] = json!({ "name": found.name, "kind": found.kind }),
+            Some(found) => {
+                let mut matcher = json!({ "name": found.name });
+                if !found.kind.is_empty() {
+                    matcher["kind"] = json!(found.kind);
+                }
+                object["spec"][family.field()] = matcher;
+            }
             None => drop(object["spec"].as_object_mut().and_then(|spec| spec.remove(family.field()))),
         }
         let ignored = matcher.infer_from_volume_failure_policy == "Ignore";

@@ -174,7 +174,7 @@ async fn what_the_labels_of_a_volume_name_is_inferred() {
     let infer = json!({ "inferFromVolume": "root" });
     let both = json!({ "instancetype": infer, "preference": infer });
     let stored = write(&setup, "eve", &vm(both.clone()), &Value::Null).await.unwrap();
-    assert_eq!(stored["spec"]["instancetype"], json!({ "name": "small", "kind": "" }));
+    assert_eq!(stored["spec"]["instancetype"], json!({ "name": "small" }));
     let preference = json!({ "name": "linux", "kind": "VirtualMachineClusterPreference" });
     assert_eq!(stored["spec"]["preference"], preference);
 

@@ -60,7 +60,7 @@ pub(crate) struct Failure {
     pub(crate) reason: &'static str,
     /// What is wrong.
     pub(crate) message: String,
-    /// False when asking again is all that helps.
+    /// Nobody tells when this is over: it has to be looked at again.
     pub(crate) told_by_nobody: bool,
 }
 
@@ -69,7 +69,7 @@ fn failure(family: Family, error: &find::Error) -> Failure {
         Family::Instancetype => "FailedFindInstancetype",
         Family::Preference => "FailedFindPreference",
     };
-    Failure { reason, message: Chain(error).to_string(), told_by_nobody: error.is_absent() }
+    Failure { reason, message: Chain(error).to_string(), told_by_nobody: true }
 }
 
 fn store_failure(why: &str) -> Failure {
@@ -202,6 +202,10 @@ fn dissolves(policy: &str, new: bool) -> bool {
 
 /// Replaces what `vm` names by its values, where the administrator wants machines without references. True when the machine was written.
 pub(crate) async fn dissolve(context: &Context, vm: &VirtualMachine) -> Result<bool, Result<Failure, Error>> {
+    // Most machines name nothing, and every pass over every machine comes by here.
+    if vm.spec.instancetype.is_none() && vm.spec.preference.is_none() {
+        return Ok(false);
+    }
     let settings = context.settings();
     let kept = |family: Family| {
         let matcher = family.named_by(&vm.spec)?;
@@ -209,9 +213,7 @@ pub(crate) async fn dissolve(context: &Context, vm: &VirtualMachine) -> Result<b
         named.or_else(|| find::kept(vm, family, &matcher)).map(str::to_owned)
     };
     let revisions: Vec<String> = Family::ALL.into_iter().filter_map(kept).collect();
-    if !dissolves(&settings.reference_policy, revisions.is_empty())
-        || (vm.spec.instancetype.is_none() && vm.spec.preference.is_none())
-    {
+    if !dissolves(&settings.reference_policy, revisions.is_empty()) {
         return Ok(false);
     }
     let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
@@ -249,6 +251,17 @@ pub(crate) fn differs(started: &Value, vm: &VirtualMachine, references: &Referen
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Neither what does not exist yet, nor an API server that did not answer, is the end of it.
+    #[test]
+    fn whatever_cannot_be_found_is_looked_for_again() {
+        let unanswered = kube::Error::Service("the connection was cut".into());
+        let unanswered = find::Error::Api { field: "preference", name: "linux".to_owned(), source: unanswered };
+        let absent = find::Error::NoRevision("gone".to_owned());
+        for error in [unanswered, absent] {
+            assert!(failure(Family::Preference, &error).told_by_nobody, "{error}");
+        }
+    }
 
     #[test]
     fn machines_keep_their_references_unless_the_policy_says_otherwise() {
