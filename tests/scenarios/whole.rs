@@ -48,9 +48,8 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         let nothing = json!({ "workloadSources": { "dataImportCronTemplates": null }, "featureGates": null });
-        if let Err(error) = product::merge(&nothing) {
-            eprintln!("HyperConverged is still asked for the boot source {SOURCE}: {error:#}");
-        }
+        // Whoever comes next finds its own object in the way, and says so.
+        let _ = product::merge(&nothing);
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn unmet(vm: &Value, chosen: &Chosen) -> Vec<Problem> {
     found.into_iter().flatten().collect()
 }
 
-fn problem(field: &str, what: String) -> Option<Problem> {
+fn problem(field: &str, what: &str) -> Option<Problem> {
     let message = format!("failure checking preference requirements: {what}");
     Some(Problem { reason: "FieldValueNotFound", field: field.to_owned(), message })
 }
@@ -29,18 +29,18 @@ fn cpu(spec: &Value, chosen: &Chosen, preference: &Value) -> Option<Problem> {
         let what = format!(
             "insufficient CPU resources of {provided} vCPU provided by instance type, preference requires {required} vCPU"
         );
-        return (provided < required).then(|| problem("spec.instancetype", what))?;
+        return (provided < required).then(|| problem("spec.instancetype", &what))?;
     }
     let field = format!("{TEMPLATE}.domain.cpu");
     let Some((provided, kind)) = provided(spec, Preferred::of(preference)) else {
         let what = format!("no CPU resources provided by VirtualMachine, preference requires {required} vCPU");
-        return problem(&field, what);
+        return problem(&field, &what);
     };
     let what = format!(
         "insufficient CPU resources of {provided} vCPU provided by VirtualMachine, preference requires {required} vCPU \
          provided as {kind}"
     );
-    (provided < required).then(|| problem(&field, what))?
+    (provided < required).then(|| problem(&field, &what))?
 }
 
 /// How many virtual CPUs the machine's own template has as `preferred`, and what they are counted in. None when it says nothing of
@@ -85,12 +85,12 @@ fn memory(spec: &Value, chosen: &Chosen, preference: &Value) -> Option<Problem> 
     let provided = provided.and_then(size::text).unwrap_or_else(|| "0".to_owned());
     let enough = provided.parse::<Amount>().ok()? >= required.parse::<Amount>().ok()?;
     let what = format!("insufficient Memory resources of {provided} provided by {by}, preference requires {required}");
-    (!enough).then(|| problem(&field, what))?
+    (!enough).then(|| problem(&field, &what))?
 }
 
 fn architecture(spec: &Value, preference: &Value) -> Option<Problem> {
     let required = written(preference, "requirements.architecture")?.as_str()?;
     let asked = written(spec, "architecture")?.as_str()?;
     let what = format!("preference requires architecture {required} but {asked} is being requested");
-    (required != asked).then(|| problem(&format!("{TEMPLATE}.architecture"), what))?
+    (required != asked).then(|| problem(&format!("{TEMPLATE}.architecture"), &what))?
 }

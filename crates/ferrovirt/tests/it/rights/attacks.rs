@@ -33,7 +33,7 @@ fn nobody_gets_the_cluster_by_its_secrets_or_its_pods() {
     // Imports name the secrets of their claims' namespaces, by name: nobody lists any.
     check(table, "secrets", &["list", "watch"], &[]);
     check(
-        &table,
+        table,
         "secrets",
         &["get"],
         &["cdi/cdi-operator", "cdi/cdi-sa", "disk-uploader-task", "generate-ssh-keys-task"],
@@ -76,9 +76,8 @@ fn nobody_gives_away_what_he_does_not_have() {
     for of in ["clusterroles", "clusterrolebindings"] {
         check(table, &format!("{of}.rbac.authorization.k8s.io"), &["create", "delete", "patch", "update"], &operators);
     }
-    for signed in ["certificatesigningrequests.certificates.k8s.io/approval"] {
-        check(table, signed, &["patch", "update"], &["kubevirt/kubevirt-operator"]);
-    }
+    let signed = "certificatesigningrequests.certificates.k8s.io/approval";
+    check(table, signed, &["patch", "update"], &["kubevirt/kubevirt-operator"]);
 }
 
 /// An agent is on every node, beside guests that may break out.
