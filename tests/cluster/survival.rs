@@ -38,9 +38,12 @@ fn kill(lock: &str) -> Result<()> {
 
 /// The components of the product are back.
 fn everything_is_back(space: &Namespace) -> Result<()> {
-    for name in
-        ["deployment/virt-operator", "deployment/virt-api", "deployment/virt-controller", "daemonset/virt-handler"]
-    {
+    for name in [
+        "deployment/ferrovirt-operators",
+        "deployment/virt-api",
+        "deployment/virt-controller",
+        "daemonset/virt-handler",
+    ] {
         space.kubectl(&["rollout", "status", name, "-n", product::NAMESPACE, "--timeout=120s"])?;
     }
     Ok(())

@@ -40,6 +40,8 @@ const NODES_ONLY: &str = "nodes";
 const IMPORT_ONLY: &str = "import";
 /// The one that measures nothing but disks of machines: `bench storage`.
 const STORAGE_ONLY: &str = "storage";
+/// What there is at rest alone.
+const REST_ONLY: &str = "rest";
 /// The one that measures nothing but machines that move: `bench migration`.
 const MIGRATION_ONLY: &str = "migration";
 
@@ -112,6 +114,13 @@ fn run(table: &mut Table) -> Result<()> {
         table.append(runtime.block_on(storage::measure(&cluster, &client, rounds.div_ceil(2)))?);
         Ok(())
     };
+    if std::env::args().nth(1).as_deref() == Some(REST_ONLY) {
+        cluster.ferrovirt(&["up", "--cluster-only"])?;
+        deploy(&cluster, table)?;
+        let client = runtime.block_on(cluster.client())?;
+        table.append(runtime.block_on(rest::measure(&cluster, &client))?);
+        return cluster.ferrovirt(&["down", "--purge"]).map(drop);
+    }
     if std::env::args().nth(1).as_deref() == Some(STORAGE_ONLY) {
         return disks(table);
     }
@@ -128,7 +137,7 @@ fn run(table: &mut Table) -> Result<()> {
         say("virtual machine support is deployed");
         deploy(&cluster, table)?;
         say("everything is left alone");
-        table.append(rest::measure(&cluster).await?);
+        table.append(rest::measure(&cluster, &client).await?);
         say("machines start");
         table.append(machines::measure(&cluster, &client, rounds).await?);
         say("machines move");
@@ -152,17 +161,14 @@ fn say(what: &str) {
     eprintln!("{what} …");
 }
 
-/// From the manifests to a HyperConverged object that is Available, with every image there.
+/// From images on the node to a HyperConverged object that is Available, with every image there.
 fn deploy(cluster: &Cluster, table: &mut Table) -> Result<()> {
     let begin = Instant::now();
     cluster.ferrovirt(&["images", "load"])?;
     table.row("images loaded into the node (s)", format!("{:.2}", begin.elapsed().as_secs_f64()), "");
     let begin = Instant::now();
-    cluster.kubectl(&["apply", "--server-side", "-f", "deploy/ferrovirt-operators.yaml"])?;
-    cluster.kubectl(&["apply", "--server-side", "-f", "deploy/hco-cr.yaml"])?;
-    let available = ["wait", "hyperconverged/kubevirt-hyperconverged", "--for=condition=Available", "--timeout=300s"];
-    cluster.kubectl(&[&["-n", rest::PRODUCT], &available[..]].concat())?;
+    cluster.ferrovirt(&["up"])?;
     let took = format!("{:.2}", begin.elapsed().as_secs_f64());
-    table.row("manifests applied -> HyperConverged Available (s)", took, "aim 10; KubeVirt alone 84");
+    table.row("images loaded -> HyperConverged Available (s)", took, "aim 10; KubeVirt alone 84");
     Ok(())
 }

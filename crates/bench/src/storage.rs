@@ -29,7 +29,6 @@ const SHARING: &str = "sharing";
 
 pub(crate) async fn measure(cluster: &Cluster, client: &Client, rounds: usize) -> Result<Table> {
     let mut table = Table::default();
-    rest::storage(cluster, &mut table).await?;
     disks::measure(cluster, client, rounds, &mut table).await?;
     class(cluster, PLAIN, "local")?;
     let classes = if share(cluster)? { vec![PLAIN, SHARING] } else { vec![PLAIN] };

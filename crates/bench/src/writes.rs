@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use kube::Client;
 
+/// How the API server calls an account, before its namespace.
+const ACCOUNT: &str = "system:serviceaccount:";
 /// Writers in the order in which they are printed.
 pub(crate) const WRITERS: [&str; 4] = ["virt-controller", "virt-handler", "kubelet", "others"];
 
@@ -23,6 +25,11 @@ impl Writes {
 
     pub(crate) fn by(&self, writer: &str) -> u64 {
         self.by.get(writer).copied().unwrap_or(0)
+    }
+
+    /// Of all writers, events included.
+    pub(crate) fn all(&self) -> u64 {
+        self.by.values().sum::<u64>() + self.events
     }
 
     /// What was written after `before`.
@@ -61,8 +68,8 @@ fn parse(page: &str) -> Writes {
 
 fn writer(user: &str) -> &'static str {
     match user {
-        "system:serviceaccount:kubevirt:kubevirt-controller" => "virt-controller",
-        "system:serviceaccount:kubevirt:kubevirt-handler" => "virt-handler",
+        user if user.starts_with(ACCOUNT) && user.ends_with(":kubevirt-controller") => "virt-controller",
+        user if user.starts_with(ACCOUNT) && user.ends_with(":kubevirt-handler") => "virt-handler",
         user if user.starts_with("system:node:") => "kubelet",
         _ => "others",
     }
@@ -81,7 +88,7 @@ mod tests {
     #[test]
     fn writes_are_counted_by_writer() {
         let page = "# HELP apiserver_request_total x\n".to_owned()
-            + &line("system:serviceaccount:kubevirt:kubevirt-controller", "patch", "pods", 3)
+            + &line("system:serviceaccount:kubevirt-hyperconverged:kubevirt-controller", "patch", "pods", 3)
             + &line("system:node:node1", "update", "pods", 2)
             + &line("system:node:node1", "update", "leases", 9)
             + &line("system:node:node1", "get", "pods", 9)

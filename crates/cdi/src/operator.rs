@@ -15,7 +15,6 @@ mod remove;
 pub mod status;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::cdi::v1beta1::CDI;
 pub use context::Context;
@@ -23,12 +22,12 @@ pub(crate) use deploy::refused;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kit::apply::Applied;
-use kit::health::{self, Ready};
+use kit::health;
 use kit::operator::Requests;
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, events, operator, served, server, tls};
+use kit::{Task, events, operator, served, server, tls};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
@@ -75,21 +74,13 @@ pub struct Release {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
-    let client = kit::client::connect("cdi-operator").await.map_err(Error::setup("reach the API server"))?;
-    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
-    let material = tls::Material::new();
-    let now = kit::clock::now();
-    let lifetime = Duration::from_secs(10 * 365 * 24 * 3600);
-    let authority = certs::Authority::generate(MANAGER, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: MANAGER.into(), role: MANAGER.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-
+    let client = process.connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
+    let material = tls::Material::of_its_own(MANAGER).map_err(Error::setup("make a certificate"))?;
     let release =
         Release { namespace: args.namespace.clone(), image: args.component_image.clone(), version: install::version() };
-    let ready = Ready::default();
+    let ready = process.ready();
     let events = events::Recorder::new(client.clone(), MANAGER, "");
     let operator = Operator::new(client.clone(), release, events);
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
@@ -102,7 +93,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let remedy = "apply all of cdi-operator.yaml, which begins with it";
     let _defined = served::required(&client, &ApiResource::erase::<CDI>(&()), ready, remedy);
     let lease = (args.namespace.as_str(), "cdi-operator-leader-election-helper");
-    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    let led = operator::lead(&process, MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
     if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 

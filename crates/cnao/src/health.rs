@@ -2,28 +2,20 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use kit::health::{self, Ready};
 use kit::shutdown::CancellationToken;
-use kit::{Task, certs, clock, server, tls};
+use kit::{Task, server, tls};
 use tokio::net::TcpListener;
 
 use crate::Error;
-
-/// As long as any process lives.
-const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// TLS with a certificate of `program`'s own making.
 ///
 /// # Errors
 /// When it cannot be made.
 pub(crate) fn configuration(program: &'static str) -> Result<Arc<tls::Changing>, Error> {
-    let (material, now) = (tls::Material::new(), clock::now());
-    let authority = certs::Authority::generate(program, now, LIFETIME).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: program.into(), role: program.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, LIFETIME).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
+    let material = tls::Material::of_its_own(program).map_err(Error::setup("make a certificate"))?;
     tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))
 }
 

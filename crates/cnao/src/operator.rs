@@ -19,7 +19,7 @@ pub use context::Context;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::Node;
 use kit::apply::Applied;
-use kit::health::{self, Ready};
+use kit::health;
 use kit::operator::Requests;
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
@@ -74,24 +74,23 @@ pub struct Release {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
-    let client = kit::client::connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
+    let client = process.connect(PROGRAM).await.map_err(Error::setup("reach the API server"))?;
     let release =
         Release { namespace: args.namespace.clone(), image: args.component_image.clone(), version: release::version() };
-    let ready = Ready::default();
+    let ready = process.ready();
     let events = events::Recorder::new(client.clone(), PROGRAM, "");
     let operator = Operator::new(client.clone(), release, events);
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
     let config = crate::health::configuration(PROGRAM)?;
     let router = health::router(ready.clone()).merge(metrics::router(Registry::default()));
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
     let remedy = "apply all of network-addons-operator.yaml, which begins with it";
     let _defined = served::required(&client, &ApiResource::erase::<NetworkAddonsConfig>(&()), ready, remedy);
     let lease = (args.namespace.as_str(), "cluster-network-addons-operator-lock");
-    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    let led = operator::lead(&process, MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
     if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 

@@ -5,15 +5,16 @@ use std::future::Future;
 
 use anyhow::Context;
 use clap::{Args, Parser};
+use kit::operator::Process;
 
 use crate::failure::{Ended, parse};
 use crate::{at_rest, csi_controller, terminal};
 
 #[derive(Parser)]
 #[command(name = "component")]
-struct Wrapped<A: Args> {
+pub(crate) struct Wrapped<A: Args> {
     #[command(flatten)]
-    component: A,
+    pub(crate) component: A,
 }
 
 /// Components wait more than they compute: two threads serve, and each thread saved is memory saved in every pod.
@@ -34,9 +35,14 @@ where
     runtime.block_on(at_rest::run(run(arguments.component))).map_err(Into::into)
 }
 
+/// `operators`
+pub(crate) fn operators(words: Vec<OsString>) -> anyhow::Result<()> {
+    serve(words, crate::operators::run)
+}
+
 /// `hyperconverged-cluster-operator`
 pub(crate) fn hco_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, hco::operator::run)
+    serve(words, |args| hco::operator::run(args, Process::default()))
 }
 
 /// `hyperconverged-cluster-webhook`
@@ -51,7 +57,7 @@ pub(crate) fn network_resources_injector(words: Vec<OsString>) -> anyhow::Result
 
 /// `cluster-network-addons-operator`
 pub(crate) fn network_addons_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, cnao::operator::run)
+    serve(words, |args| cnao::operator::run(args, Process::default()))
 }
 
 /// `multus-daemon`
@@ -111,7 +117,7 @@ pub(crate) fn tekton_task(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// `ssp-operator`
 pub(crate) fn ssp_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, ssp::operator::run)
+    serve(words, |args| ssp::operator::run(args, Process::default()))
 }
 
 /// `template-validator`
@@ -126,7 +132,7 @@ pub(crate) fn vm_console_proxy(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// `virt-operator`
 pub(crate) fn virt_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, virt_operator::run)
+    serve(words, |args| virt_operator::run(args, Process::default()))
 }
 
 /// `virt-api`
@@ -156,7 +162,7 @@ pub(crate) fn hostpath_csi(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// `cdi-operator`
 pub(crate) fn cdi_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, cdi::operator::run)
+    serve(words, |args| cdi::operator::run(args, Process::default()))
 }
 
 /// `cdi-apiserver`
@@ -166,7 +172,7 @@ pub(crate) fn cdi_apiserver(words: Vec<OsString>) -> anyhow::Result<()> {
 
 /// `hostpath-provisioner-operator`
 pub(crate) fn hostpath_operator(words: Vec<OsString>) -> anyhow::Result<()> {
-    serve(words, hpp::operator::run)
+    serve(words, |args| hpp::operator::run(args, Process::default()))
 }
 
 /// `hostpath-provisioner`, the legacy one

@@ -25,9 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(180);
 ///
 /// # Errors
 /// When the cluster refuses one, or holds a KubeVirt object already that is not HyperConverged's.
-pub(crate) async fn apply(client: &Client, operators: &str, spec: Value) -> anyhow::Result<()> {
+pub(crate) async fn apply(client: &Client, operators: &[DynamicObject], spec: Value) -> anyhow::Result<()> {
     refuse_another(client).await?;
-    apply_manifest(client, operators).await?;
+    for document in operators {
+        apply_document(client, document).await?;
+    }
     let known = GroupVersionKind::gvk("hco.kubevirt.io", "v1", "HyperConverged");
     let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::from_gvk(&known));
     let found = objects.get_metadata_opt(hco::render::NAME).await;
@@ -113,7 +115,13 @@ pub(crate) async fn delete_manifest(
     text: &str,
     goes: impl Fn(&DynamicObject) -> bool,
 ) -> anyhow::Result<()> {
-    for document in documents(text)?.iter().rev().filter(|document| goes(document)) {
+    let all: Vec<DynamicObject> = documents(text)?.into_iter().filter(goes).collect();
+    delete(client, &all).await
+}
+
+/// Deletes every document, the last one first; what is not there is as good.
+pub(crate) async fn delete(client: &Client, documents: &[DynamicObject]) -> anyhow::Result<()> {
+    for document in documents.iter().rev() {
         let types = document.types.clone().context("a document of the manifest has no kind")?;
         let (what, name) = (format!("{} {}", types.kind, document.name_any()), document.name_any());
         let Ok((resource, capabilities)) =

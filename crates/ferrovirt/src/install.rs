@@ -23,6 +23,7 @@ use crate::available::{Starts, Told, wait_until_available};
 use crate::deploy::NAMESPACE;
 use crate::failure::{advise, parse};
 use crate::images::Credentials;
+use crate::operators::Arrangement;
 use crate::state::StateArgs;
 use crate::{cluster, deploy, importer, terminal};
 
@@ -131,7 +132,9 @@ async fn client(kubeconfig: Option<&Path>) -> anyhow::Result<Client> {
 async fn install(client: &Client, manifests: &Manifests, spec: Value, storage: bool) -> anyhow::Result<()> {
     check_version(client).await?;
     terminal::say("1 of 3    the operators, and the HyperConverged object");
-    deploy::apply(client, &manifests.operators, spec.clone()).await?;
+    // The cluster may be one of `ferrovirt up`.
+    Arrangement::Apart.alone(client).await?;
+    deploy::apply(client, &Arrangement::Apart.of(&manifests.operators)?, spec.clone()).await?;
     deploy::merge(client, &spec).await?;
     if storage {
         terminal::say("2 of 3    volumes: the hostpath provisioner");

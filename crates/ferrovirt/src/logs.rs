@@ -9,6 +9,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
+use crate::operators;
 use crate::state::{State, StateArgs};
 
 /// Print the log of a part of the cluster
@@ -35,6 +36,8 @@ enum Component {
     Node,
     /// The container runtime
     Containerd,
+    /// All operators, where they share a process
+    Operators,
     VirtOperator,
     VirtApi,
     VirtController,
@@ -50,7 +53,12 @@ impl Component {
             Self::ControlPlane => (vec![state.log("control-plane")], false),
             Self::Node => (vec![state.log(&node.to_string())], false),
             Self::Containerd => (vec![kept.join("containerd.log")], false),
-            Self::VirtOperator => pods("virt-operator"),
+            Self::Operators => pods(operators::NAME),
+            Self::VirtOperator => {
+                // Where operators share a process, they share its log.
+                let own = pods("virt-operator");
+                if own.0.is_empty() { pods(operators::NAME) } else { own }
+            }
             Self::VirtApi => pods("virt-api"),
             Self::VirtController => pods("virt-controller"),
             Self::VirtHandler => pods("virt-handler"),

@@ -20,6 +20,7 @@ mod logs;
 mod node;
 mod node_commands;
 mod nodes;
+mod operators;
 mod plugins;
 mod power;
 mod process;
@@ -55,6 +56,7 @@ const PROGRAMS: &[(&str, Program, &str)] = &[
     ("control-plane", control_plane::main, "run the API server and the built-in controllers in the foreground"),
     ("node", node_commands::main, "list, add, remove, start, stop, kill, cut off or enter the nodes"),
     ("installer", install::hook::main, ""),
+    (operators::PROGRAM, components::operators, ""),
     ("hyperconverged-cluster-operator", components::hco_operator, ""),
     ("hyperconverged-cluster-webhook", components::hco_webhook, ""),
     ("hyperconverged-cluster-cli-download", components::cli_download, ""),
@@ -156,5 +158,13 @@ mod tests {
         }
         let text = usage();
         assert!(text.contains("\n  up ") && !text.contains("node-init"), "{text}");
+    }
+
+    #[test]
+    fn the_image_calls_programs_that_there_are() {
+        for name in ::images::COMPONENTS {
+            assert!(find(name).is_some(), "{name}");
+        }
+        assert!(::images::COMPONENTS.contains(&operators::PROGRAM));
     }
 }

@@ -23,6 +23,7 @@ use crate::available::{Starts, Told};
 use crate::backup::restore;
 use crate::failure::{advise, parse};
 use crate::nodes::{self, Number};
+use crate::operators::Arrangement;
 use crate::state::{State, StateArgs, need_root};
 use crate::{available, cluster, deploy, down, images, importer, node, process, simulated, status, storage, terminal};
 
@@ -41,6 +42,9 @@ struct UpArgs {
     /// Stop when the node is Ready, without virtual machine support
     #[arg(long)]
     cluster_only: bool,
+    /// Give each operator a process of its own, as on other clusters, instead of one for all
+    #[arg(long)]
+    separate_operators: bool,
 }
 
 /// `ferrovirt up`
@@ -119,7 +123,8 @@ async fn run(state: &State, arguments: &UpArgs) -> anyhow::Result<()> {
     if arguments.cluster_only {
         load_pause_image(state)?;
     } else {
-        Box::pin(virtual_machines(state, &client, &starts)).await?;
+        let operators = if arguments.separate_operators { Arrangement::Apart } else { Arrangement::Together };
+        Box::pin(virtual_machines(state, &client, &starts, operators)).await?;
     }
     // Last: what the cluster itself needs has found its place on nodes that run it.
     let since = Instant::now();
@@ -141,7 +146,12 @@ fn load_pause_image(state: &State) -> anyhow::Result<()> {
 }
 
 /// The product's images on the nodes, its components in the cluster.
-async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts) -> anyhow::Result<()> {
+async fn virtual_machines(
+    state: &State,
+    client: &kube::Client,
+    starts: &Starts,
+    operators: Arrangement,
+) -> anyhow::Result<()> {
     let mut steps = Steps { begin: Instant::now(), changed: false };
     let shop = images::default_workshop()?;
     images::build(&shop)?;
@@ -154,7 +164,8 @@ async fn virtual_machines(state: &State, client: &kube::Client, starts: &Starts)
     if loaded.iter().any(|name| name.contains("/component:")) {
         deploy::restart(client).await?;
     }
-    deploy::apply(client, &storage::operators(), without_boot_images()).await?;
+    operators.alone(client).await?;
+    deploy::apply(client, &operators.of(&storage::operators())?, without_boot_images()).await?;
     storage::apply(client).await?;
     available::wait_until_available(client, Told::KubeVirt, starts, available::PATIENCE).await?;
     steps.done("virtual machines can be created", since);

@@ -15,19 +15,18 @@ mod remove;
 mod sync;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::hco::HyperConverged;
 pub use context::Context;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Node;
 use kit::apply::Applied;
-use kit::health::{self, Ready};
+use kit::health;
 use kit::operator::Requests;
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, events, operator, served, server, tls};
+use kit::{Task, events, operator, served, server, tls};
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -94,19 +93,11 @@ impl Args {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
-    let client = kit::client::connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
-    // Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
-    let material = tls::Material::new();
-    let now = kit::clock::now();
-    let lifetime = Duration::from_secs(10 * 365 * 24 * 3600);
-    let authority = certs::Authority::generate(MANAGER, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: MANAGER.into(), role: MANAGER.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-
-    let ready = Ready::default();
+    let client = process.connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
+    let material = tls::Material::of_its_own(MANAGER).map_err(Error::setup("make a certificate"))?;
+    let ready = process.ready();
     let events = events::Recorder::new(client.clone(), MANAGER, "");
     let operator = Operator::new(client.clone(), args.input()?, events);
     let address = (std::net::Ipv6Addr::UNSPECIFIED, args.port);
@@ -118,7 +109,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let remedy = "apply all of hco-operator.yaml, which begins with it";
     let _defined = served::required(&client, &ApiResource::erase::<HyperConverged>(&()), ready, remedy);
     let lease = (args.namespace.as_str(), "hyperconverged-cluster-operator-lock");
-    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    let led = operator::lead(&process, MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
     if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 

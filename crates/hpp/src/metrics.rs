@@ -2,20 +2,16 @@
 
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
-use std::time::Duration;
 
 use kit::health::{self, Ready};
 use kit::shutdown::CancellationToken;
-use kit::{Task, certs, server, tls};
+use kit::{Task, server, tls};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::Error;
-
-/// Longer than a process lives.
-const LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// A fact that is looked at when it is asked for.
 pub(crate) struct Fact<F> {
@@ -59,12 +55,7 @@ pub(crate) async fn serve(
     stop: &CancellationToken,
 ) -> Result<Task<()>, Error> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| Error::Metrics { port, source: error };
-    let now = kit::clock::now();
-    let authority = certs::Authority::generate(name, now, LIFETIME).map_err(|error| failed(error.into()))?;
-    let leaf = certs::Leaf { name: name.into(), role: name.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, LIFETIME).map_err(|error| failed(error.into()))?;
-    let material = tls::Material::new();
-    material.set(&pair).map_err(|error| failed(error.into()))?;
+    let material = tls::Material::of_its_own(name).map_err(|error| failed(error.into()))?;
     let config = tls::server(material, None).map_err(|error| failed(error.into()))?;
     let address = (Ipv6Addr::UNSPECIFIED, port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(|error| failed(error.into()))?;

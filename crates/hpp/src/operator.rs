@@ -26,7 +26,6 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, PodSpec, PodStatus}
 use k8s_openapi::api::storage::v1::CSINode;
 use kit::apply::{self, Applied};
 use kit::events::Recorder;
-use kit::health::Ready;
 use kit::operator::Requests;
 use kit::queue::{Next, Queue};
 use kit::shutdown::{self, CancellationToken};
@@ -84,14 +83,14 @@ pub struct Args {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::file("listen for signals in", "this process"))?;
-    let client = kit::client::connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
+    let client = process.connect(MANAGER).await.map_err(|error| Error::Cluster(Box::new(error)))?;
     let objects: Store<HostPathProvisioner> = Store::default();
     let resource = ApiResource::erase::<HostPathProvisioner>(&());
     let all = Api::all(client.clone());
     let _watch = served::watch(&client, &resource, all, Watch::default(), objects.clone(), |_| {});
-    let ready = Ready::default();
+    let ready = process.ready();
     let remedy = "apply all of hostpath-operator.yaml, which begins with it";
     let _defined = served::required(&client, &resource, ready.clone(), remedy);
     let _metrics = match args.metrics_port {
@@ -107,7 +106,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     };
     let lease = (args.namespace.as_str(), MANAGER);
     let start = || Operator::start(client, &args.namespace, args.image, args.controllers, &stop);
-    let led = operator::lead(MANAGER, lease, &args.identity, &stop, start).await;
+    let led = operator::lead(&process, MANAGER, lease, &args.identity, &stop, start).await;
     if led.map_err(|error| Error::Cluster(Box::new(error)))? { Ok(()) } else { Err(Error::Deposed) }
 }
 

@@ -78,8 +78,9 @@ const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run
 /// Who a component is, by number: a kubelet has to see that it is not root. What has to be root says so in its pod.
 const COMPONENT_USER: &str = "1001:1001";
 
-/// Links of the multicall binary.
-const COMPONENTS: [&str; 36] = [
+/// Links of the multicall binary in the image of the components.
+pub const COMPONENTS: [&str; 37] = [
+    "operators",
     "multus-daemon",
     "macvtap-device-plugin",
     "secondary-dns",

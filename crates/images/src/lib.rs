@@ -20,7 +20,7 @@ mod sysroot;
 use std::path::PathBuf;
 
 pub use bundle::{open as open_bundle, write as write_bundle};
-pub use catalog::{Image, VERSION};
+pub use catalog::{COMPONENTS, Image, VERSION};
 pub use layout::{Extra, Layout, Listed};
 pub use load::load;
 pub use push::push;

@@ -1,5 +1,7 @@
 //! The connection to the API server: from the pod's service account, or a kubeconfig outside of one.
 
+use std::path::Path;
+
 use kube::{Client, Config};
 
 /// No API server could be found.
@@ -18,7 +20,20 @@ pub enum Error {
 /// # Errors
 /// When there is no configuration to use.
 pub async fn connect(component: &str) -> Result<Client, Error> {
+    connect_with(component, None).await
+}
+
+/// The same, with the token that is in a file instead of the pod's own. The file is read again every minute.
+///
+/// # Errors
+/// When there is no configuration to use.
+pub async fn connect_with(component: &str, token: Option<&Path>) -> Result<Client, Error> {
     let mut config = Config::infer().await.map_err(Error::Infer)?;
+    if let Some(path) = token {
+        let auth =
+            kube::config::AuthInfo { token_file: Some(path.to_string_lossy().into_owned()), ..Default::default() };
+        config.auth_info = auth;
+    }
     if let Ok(agent) = http::HeaderValue::from_str(&format!("{component}/{}", env!("CARGO_PKG_VERSION"))) {
         config.headers.push((http::header::USER_AGENT, agent));
     }

@@ -41,11 +41,20 @@ pub fn reporting(ready: Ready, report: Report) -> Router {
     Router::new().route("/healthz", get(answer)).merge(readiness(ready))
 }
 
+/// The same for a process that does several things: `/readyz` answers 200 once all of them are ready.
+pub fn of_all(all: Vec<Ready>) -> Router {
+    Router::new().route("/healthz", get(|| async { "ok" })).merge(asked(move || all.iter().all(Ready::get)))
+}
+
 fn readiness(ready: Ready) -> Router {
+    asked(move || ready.get())
+}
+
+fn asked(ready: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Router {
     Router::new().route("/livez", get(|| async { "ok" })).route(
         "/readyz",
         get(move || {
-            let ready = ready.get();
+            let ready = ready();
             async move { if ready { (StatusCode::OK, "ok") } else { (StatusCode::SERVICE_UNAVAILABLE, "not ready") } }
         }),
     )

@@ -13,6 +13,7 @@
 mod install;
 pub mod manifests;
 mod object;
+mod process;
 mod remove;
 
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -21,6 +22,7 @@ use serde_json::Value;
 
 pub use self::install::{Phases, accounts_first, install, repair};
 pub use self::object::{Requests, Status};
+pub use self::process::Process;
 pub use self::remove::{definitions_are_gone, delete};
 use crate::Chain;
 use crate::lease;
@@ -32,6 +34,7 @@ use crate::shutdown::CancellationToken;
 /// # Errors
 /// When the API server cannot be reached.
 pub async fn lead<T>(
+    process: &Process,
     manager: &str,
     (namespace, lease): (&str, &str),
     identity: &str,
@@ -39,7 +42,7 @@ pub async fn lead<T>(
     start: impl FnOnce() -> T,
 ) -> Result<bool, crate::client::Error> {
     // Renewals do not wait behind whatever else is asked of the API server.
-    let apart = crate::client::connect(manager).await?;
+    let apart = process.connect(manager).await?;
     let Ok(leader) = lease::acquire(apart, namespace, lease, identity, stop).await else { return Ok(true) };
     let _running = start();
     Ok(leader.run(stop).await)

@@ -72,6 +72,21 @@ impl Material {
         Arc::new(Material::default())
     }
 
+    /// A certificate of `program`'s own making, for the kubelet's probes and for who reads the metrics, who look at no authority. It
+    /// is valid for as long as any process lives.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn of_its_own(program: &str) -> Result<Arc<Self>, Error> {
+        let made = |source: certs::Error| Error::Pem { what: "certificate", source: source.into() };
+        let (now, lifetime) = (crate::clock::now(), Duration::from_secs(10 * 365 * 24 * 3600));
+        let authority = certs::Authority::generate(program, now, lifetime).map_err(made)?;
+        let leaf = certs::Leaf { name: program.into(), role: program.into(), ..Default::default() };
+        let material = Material::new();
+        material.set(&authority.issue(&leaf, now, lifetime).map_err(made)?)?;
+        Ok(material)
+    }
+
     /// Uses `pair` from the next handshake on.
     ///
     /// # Errors

@@ -22,18 +22,17 @@ pub mod templates;
 use std::fmt::Debug;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::cdi::v1beta1::{DataImportCron, DataSource};
 pub use context::Context;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kit::health::{self, Ready};
+use kit::health;
 use kit::operator::{self as frame, Requests};
 use kit::queue::Queue;
 use kit::shutdown::{self, CancellationToken};
 use kit::store::{self, Key, Store, Watch};
-use kit::{Task, certs, events, served, server, tls};
+use kit::{Task, events, served, server, tls};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
 use kube::runtime::watcher;
@@ -95,9 +94,9 @@ pub struct Release {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: frame::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
-    let client = kit::client::connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
+    let client = process.connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
     let release = Release {
         namespace: args.namespace.clone(),
         image: args.component_image.clone(),
@@ -105,32 +104,21 @@ pub async fn run(args: Args) -> Result<(), Error> {
         version: install::version(),
         architecture: Architecture::own(),
     };
-    let ready = Ready::default();
+    let ready = process.ready();
     let events = events::Recorder::new(client.clone(), MANAGER, "");
     let operator = Operator::new(client.clone(), release, events);
+    let material = tls::Material::of_its_own(MANAGER).map_err(Error::setup("make a certificate"))?;
     let address = (Ipv6Addr::UNSPECIFIED, args.port);
     let listener = tokio::net::TcpListener::bind(address).await.map_err(Error::setup("listen"))?;
-    let config = tls::Changing::new(certificate()?, None).map_err(Error::setup("configure TLS"))?;
+    let config = tls::Changing::new(material, None).map_err(Error::setup("configure TLS"))?;
     let _following = security::follow_optional(&client, &args.namespace, vec![config.clone()]);
     let router = health::router(ready.clone()).merge(kit::metrics::router(operator.context.metrics.registry()));
     let _server = kit::spawn("server", server::serve_tls(listener, config, router, stop.clone()));
     let remedy = "apply all of ssp-operator.yaml, which begins with it";
     let _defined = served::required(&client, &ApiResource::erase::<SSP>(&()), ready, remedy);
     let lease = (args.namespace.as_str(), "ssp-operator-leader-election");
-    let led = frame::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    let led = frame::lead(&process, MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
     if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
-}
-
-/// Shown to the kubelet's probes and to who reads the metrics, who look at no authority.
-fn certificate() -> Result<Arc<tls::Material>, Error> {
-    let material = tls::Material::new();
-    let now = kit::clock::now();
-    let lifetime = Duration::from_secs(10 * 365 * 24 * 3600);
-    let authority = certs::Authority::generate(MANAGER, now, lifetime).map_err(Error::Certificates)?;
-    let leaf = certs::Leaf { name: MANAGER.into(), role: MANAGER.into(), ..Default::default() };
-    let pair = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the certificate"))?;
-    Ok(material)
 }
 
 /// The operator before it leads: its stores are filled, nothing is written.

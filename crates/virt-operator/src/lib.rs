@@ -71,17 +71,11 @@ pub struct Args {
 ///
 /// # Errors
 /// When the process cannot be set up, or leadership is lost.
-pub async fn run(args: Args) -> Result<(), Error> {
+pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
     let stop = shutdown::on_signals().map_err(Error::setup("handle signals"))?;
-    let client = kit::client::connect("virt-operator").await.map_err(Error::setup("reach the API server"))?;
-    let material = tls::Material::new();
-    let now = kit::clock::now();
+    let client = process.connect(MANAGER).await.map_err(Error::setup("reach the API server"))?;
     // Until the product's own authority exists, the server shows a certificate that only serves the kubelet's probes.
-    let day = std::time::Duration::from_secs(24 * 3600);
-    let temporary = kit::certs::Authority::generate("virt-operator-starting", now, day).map_err(Error::Certificates)?;
-    let leaf = kit::certs::Leaf { name: "virt-operator".into(), role: "virt-operator".into(), ..Default::default() };
-    let pair = temporary.issue(&leaf, now, day).map_err(Error::Certificates)?;
-    material.set(&pair).map_err(Error::setup("use the first certificate"))?;
+    let material = tls::Material::of_its_own(MANAGER).map_err(Error::setup("make a certificate"))?;
 
     let release = Release {
         namespace: args.namespace.clone(),
@@ -89,7 +83,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
         launcher: args.launcher_image.clone(),
         version: install::version(),
     };
-    let ready = Ready::default();
+    let ready = process.ready();
     let operator = Operator::new(client.clone(), release, material.clone());
     let listen = async |port: u16| {
         let bound = TcpListener::bind((std::net::Ipv6Addr::UNSPECIFIED, port)).await;
@@ -105,7 +99,7 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let _servers = serve(&operator, listeners, &config, ready.clone(), report, &stop);
     let _defined = defined(&client, ready);
     let lease = (args.namespace.as_str(), MANAGER);
-    let led = operator::lead(MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
+    let led = operator::lead(&process, MANAGER, lease, &args.identity, &stop, || operator.start(&stop)).await;
     if led.map_err(Error::setup("reach the API server"))? { Ok(()) } else { Err(Error::Deposed) }
 }
 

@@ -123,7 +123,7 @@ fn deployment() -> Value {
         image: COMPONENT_IMAGE,
         args: &[],
         env: &[("COMPONENT_IMAGE", COMPONENT_IMAGE)],
-        ports: &[("metrics", 8443)],
+        ports: &[(super::manifests::workloads::METRICS, 8443)],
         memory: "24Mi",
     };
     let metadata = json!({ "name": MANAGER, "namespace": NAMESPACE, "labels": labels() });

@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::client;
 use crate::deploy::{self, NAMESPACE};
 use crate::failure::{advise, parse};
-use crate::{cluster, terminal};
+use crate::operators::{self, Arrangement};
+use crate::{cluster, storage, terminal};
 
 /// Machines have been refused before: this is about what their components wrote.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -56,6 +57,15 @@ async fn uninstall(client: &Client, storage: bool) -> anyhow::Result<()> {
         terminal::say("2 of 3    the hostpath provisioner is left");
     }
     terminal::say("3 of 3    the operators");
+    if operators::are_together(client).await? {
+        if !storage {
+            // Whose operator goes on in a process of its own.
+            for document in deploy::documents(&storage::operators())?.iter().filter(|one| is_of_storage(one)) {
+                deploy::apply_document(client, document).await?;
+            }
+        }
+        Arrangement::Apart.alone(client).await?;
+    }
     deploy::delete_manifest(client, deploy::OPERATORS, |object| storage || !is_of_storage(object)).await?;
     terminal::say("done      virtual machine support is gone");
     Ok(())

@@ -6,7 +6,9 @@ use super::MANAGER;
 use super::settings::{Settings, labels};
 
 /// The port of metrics, by name and number.
-pub(crate) const PORT: (&str, u16) = ("metrics", 8443);
+pub(crate) const PORT: (&str, u16) = ("hpp-metrics", 8443);
+/// What the Service calls it.
+const SERVED: &str = "metrics";
 /// On pods whose metrics are scraped.
 pub(crate) const SCRAPED: &str = "prometheus.hostpathprovisioner.kubevirt.io";
 /// Whether the provisioner is available.
@@ -36,7 +38,7 @@ pub(crate) fn render(settings: &Settings) -> Vec<Value> {
             "apiVersion": "v1", "kind": "Service", "metadata": metadata("hpp-prometheus-metrics"),
             "spec": {
                 "selector": { SCRAPED: "true" }, "clusterIP": "None",
-                "ports": [{ "name": PORT.0, "port": PORT.1, "targetPort": PORT.0, "protocol": "TCP" }],
+                "ports": [{ "name": SERVED, "port": PORT.1, "targetPort": PORT.0, "protocol": "TCP" }],
             },
         }),
         json!({
@@ -51,7 +53,7 @@ pub(crate) fn render(settings: &Settings) -> Vec<Value> {
             "spec": {
                 "selector": { "matchLabels": { SCRAPED: "true" } },
                 "namespaceSelector": { "matchNames": [namespace] },
-                "endpoints": [{ "port": PORT.0, "scheme": "https", "tlsConfig": { "insecureSkipVerify": true } }],
+                "endpoints": [{ "port": SERVED, "scheme": "https", "tlsConfig": { "insecureSkipVerify": true } }],
             },
         }),
         json!({

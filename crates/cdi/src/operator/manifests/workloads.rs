@@ -15,6 +15,8 @@ pub const CONTROLLER: &str = "cdi-deployment";
 pub const DEPLOYMENTS: [&str; 3] = [CONTROLLER, "cdi-apiserver", "cdi-uploadproxy"];
 
 const PORT: i64 = 8443;
+/// What the port of metrics is called; operators that share a pod have one each.
+pub(crate) const METRICS: &str = "cdi-metrics";
 
 /// Everything that runs.
 pub fn render(input: &Input) -> Vec<Value> {
@@ -118,7 +120,7 @@ fn service(input: &Input, name: &str, component: &str) -> Value {
 fn metrics_service(input: &Input) -> Value {
     let labels = json!({ "prometheus.cdi.kubevirt.io": "true" });
     let metadata = json!({ "name": "cdi-prometheus-metrics", "namespace": input.namespace, "labels": labels });
-    let ports = json!([{ "name": "metrics", "port": PORT, "targetPort": "metrics", "protocol": "TCP" }]);
+    let ports = json!([{ "name": "metrics", "port": PORT, "targetPort": METRICS, "protocol": "TCP" }]);
     workload::service(&metadata, &labels, &ports)
 }
 
@@ -158,7 +160,7 @@ fn deployment(input: &Input, component: Component, replicas: i32) -> Value {
             "imagePullPolicy": input.pull_policy,
             "command": [component.command],
             "env": env,
-            "ports": [{ "name": "metrics", "containerPort": PORT, "protocol": "TCP" }],
+            "ports": [{ "name": METRICS, "containerPort": PORT, "protocol": "TCP" }],
             "resources": { "requests": { "cpu": "10m", "memory": "24Mi" } },
             "readinessProbe": probe(component.ready, 0, 2),
             "livenessProbe": probe("/healthz", 15, 30),
