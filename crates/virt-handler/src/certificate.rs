@@ -61,7 +61,7 @@ pub(crate) async fn keep(client: Client, node: String, material: Arc<Material>) 
 
 /// When a fifth of its life is left.
 fn renewal(certificate: &str) -> Duration {
-    let life = certs::lifetime(certificate).map(|(from, until)| until.duration_since(from));
+    let life = certs::life(certificate).map(|(made, until)| until.duration_since(made));
     let before = life.and_then(|life| Duration::try_from(life).ok()).unwrap_or_default() / 5;
     match certs::rotation(certificate, clock::now(), before) {
         Rotation::Keep(left) => left.max(AGAIN),
