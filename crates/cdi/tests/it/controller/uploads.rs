@@ -12,7 +12,7 @@ use crate::controller::cluster::{Cluster, FAST, gone, in_phase, start, there, vo
 
 /// What the operator provides.
 pub(crate) async fn authorities(cluster: &Cluster) {
-    let authority = Authority::generate("test", kit::clock::now(), std::time::Duration::from_secs(3600)).unwrap();
+    let authority = Authority::generate("test", kit::clock::now(), Duration::from_secs(3600)).unwrap();
     let pair = authority.pair();
     let secret = |name: &str| json!({ "metadata": { "name": name, "namespace": "cdi" }, "stringData": { "tls.crt": pair.certificate, "tls.key": pair.key } });
     let map = |name: &str| json!({ "metadata": { "name": name, "namespace": "cdi" }, "data": { "ca-bundle.crt": pair.certificate } });
