@@ -15,16 +15,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![long("nothing_breaks_while_the_whole_product_is_exchanged_and_back", nothing_breaks)]
 }
 
-/// Who deploys everything else.
-const OPERATORS: [&str; 7] = [
-    "hyperconverged-cluster-operator",
-    "hyperconverged-cluster-webhook",
-    "virt-operator",
-    "cdi-operator",
-    "cluster-network-addons-operator",
-    "ssp-operator",
-    "hostpath-provisioner-operator",
-];
+/// In the environment of who deploys everything else: with which image. What only guards their objects has none.
+const TOLD: [&str; 2] = ["COMPONENT_IMAGE", "PROVISIONER_IMAGE"];
+const GUARD: &str = "hyperconverged-cluster-webhook";
 const IMAGES: [&str; 2] = ["ferrovirt.local/component", "ferrovirt.local/launcher"];
 /// Guests are moved with what changes, so screens and consoles connect again.
 const STREAMS: [Stream; 6] =
@@ -35,10 +28,20 @@ fn build(image: &Value) -> Option<(&str, &str)> {
     image.as_str()?.rsplit_once(':').filter(|(name, _)| IMAGES.contains(name))
 }
 
+/// Whether nobody else deploys this Deployment.
+fn is_operator(deployment: &Value) -> bool {
+    let containers = deployment["spec"]["template"]["spec"]["containers"].as_array();
+    let mut told =
+        containers.into_iter().flatten().flat_map(|container| container["env"].as_array().into_iter().flatten());
+    deployment["metadata"]["name"] == GUARD
+        || told.any(|variable| variable["name"].as_str().is_some_and(|name| TOLD.contains(&name)))
+}
+
 /// Gives every operator the images of another build, as whoever installs that build does.
 fn exchange(to: &str) -> Result<()> {
-    for operator in OPERATORS {
-        let found = product::get(&["deployment", operator])?;
+    let all = product::get(&["deployments"])?;
+    for found in all["items"].as_array().into_iter().flatten().filter(|found| is_operator(found)) {
+        let operator = found["metadata"]["name"].as_str().unwrap_or_default();
         let mut containers = found["spec"]["template"]["spec"]["containers"].clone();
         for container in containers.as_array_mut().into_iter().flatten() {
             let renamed = |image: &Value| build(image).map(|(name, _)| json!(format!("{name}:{to}")));
