@@ -1,12 +1,11 @@
 //! What a guest that moves is to others: the same machine, known at its new place, with agent and screen.
 
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::io::Read;
 
 use anyhow::{Context, Result, ensure};
 use e2e::machine::uid;
 use e2e::node;
+use e2e::screen::Screen;
 use e2e::wait::{SOON, until};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -77,41 +76,6 @@ impl Drop for Witness {
     }
 }
 
-/// `virtctl vnc` with no viewer, which waits for any.
-struct Screen {
-    child: Child,
-    port: u16,
-}
-
-impl Screen {
-    fn open(mover: &Mover) -> Result<Self> {
-        let mut command = mover.space.virtctl_command(&["vnc", NAME, "--proxy-only"]);
-        let mut child = command.stdout(Stdio::piped()).spawn().context("cannot run virtctl")?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line).context("no port")?;
-        let said: Value = serde_json::from_str(&line).with_context(|| format!("{line:?} names no port"))?;
-        let port = said["port"].as_u64().and_then(|port| u16::try_from(port).ok()).context("no port")?;
-        Ok(Self { child, port })
-    }
-
-    /// Connects as a viewer does, and reads how a screen begins.
-    fn view(&self) -> Result<TcpStream> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).context("nobody listens for viewers")?;
-        stream.set_read_timeout(Some(SOON))?;
-        let mut greeting = [0; 12];
-        stream.read_exact(&mut greeting).context("the screen says nothing")?;
-        ensure!(greeting.starts_with(b"RFB 003."), "{greeting:?}");
-        Ok(stream)
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// What the guest's agent says when it is asked here, and not what it told its source.
 fn told_by_its_agent(mover: &Mover) -> Result<()> {
     let facts: Value = serde_json::from_str(&mover.space.virtctl(&["guestosinfo", NAME])?)?;
@@ -123,7 +87,7 @@ fn keeps_what_a_guest_is_to_others() -> Result<()> {
     with_mover(|mover| {
         let from = mover.node()?;
         let before = definition(&mover.pod()?)?;
-        let screen = Screen::open(mover)?;
+        let screen = Screen::open(&mover.space, NAME)?;
         let mut seen = screen.view()?;
         let slow = Policy::new(&mover.space, &json!({ "bandwidthPerMigration": "4Mi" }))?;
         let name = mover.leave()?;

@@ -46,6 +46,7 @@ mod one_object;
 mod power;
 mod probes;
 mod refusals;
+mod rotation;
 mod run_strategy;
 mod shared;
 mod shared_disks;
@@ -53,8 +54,10 @@ mod stop;
 mod storage_moves;
 mod survival;
 mod tasks;
+mod traffic;
 mod two_nodes;
 mod update;
+mod update_whole;
 mod volumes;
 mod whole;
 
@@ -142,6 +145,8 @@ fn alone_on_two_nodes() -> Vec<Trial> {
     let trials = [
         eviction::trials_alone(),
         update::trials(),
+        update_whole::trials(),
+        rotation::trials(),
         migration::trials_alone(),
         faults::trials(),
         cancel::trials(),

@@ -11,6 +11,7 @@ pub mod machine;
 pub mod node;
 pub mod product;
 pub mod report;
+pub mod screen;
 pub mod servers;
 pub mod space;
 pub mod taskrun;

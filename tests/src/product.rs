@@ -11,7 +11,6 @@ pub const NAMESPACE: &str = "kubevirt-hyperconverged";
 /// The KubeVirt object.
 pub const KUBEVIRT: &str = "kubevirt-kubevirt-hyperconverged";
 const OBJECT: &str = "kubevirt-hyperconverged";
-const PATCHES: &str = "kubevirt.kubevirt.io/jsonpatch";
 
 /// Runs kubectl where the product is.
 pub fn kubectl(words: &[&str]) -> Result<String> {
@@ -36,8 +35,36 @@ pub fn merge(change: &Value) -> Result<()> {
 
 /// Has the KubeVirt object patched with what HyperConverged has no field for; null takes all such patches back.
 pub fn patch_kubevirt(patches: &Value) -> Result<()> {
-    let text = if patches.is_null() { Value::Null } else { json!(patches.to_string()) };
-    patch(&json!({ "metadata": { "annotations": { PATCHES: text } } }))
+    patch_others(&[(Operator::KubeVirt, patches.clone())])
+}
+
+/// Whose objects follow from HyperConverged and can be patched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// The KubeVirt object.
+    KubeVirt,
+    /// The CDI object.
+    Cdi,
+    /// The NetworkAddonsConfig object.
+    NetworkAddons,
+}
+
+impl Operator {
+    fn annotation(self) -> &'static str {
+        match self {
+            Operator::KubeVirt => "kubevirt.kubevirt.io/jsonpatch",
+            Operator::Cdi => "containerizeddataimporter.kubevirt.io/jsonpatch",
+            Operator::NetworkAddons => "networkaddonsconfigs.kubevirt.io/jsonpatch",
+        }
+    }
+}
+
+/// Has these objects patched with what HyperConverged has no field for, or would refuse; null takes the patches of an object back.
+pub fn patch_others(patches: &[(Operator, Value)]) -> Result<()> {
+    let text = |patches: &Value| if patches.is_null() { Value::Null } else { json!(patches.to_string()) };
+    let all: serde_json::Map<String, Value> =
+        patches.iter().map(|(operator, patches)| (operator.annotation().to_owned(), text(patches))).collect();
+    patch(&json!({ "metadata": { "annotations": all } }))
 }
 
 fn patch(change: &Value) -> Result<()> {

@@ -78,8 +78,7 @@ pub async fn serve(args: Args, client: Client, stop: CancellationToken) -> Resul
         Err(_) => TcpListener::bind(("0.0.0.0", args.port)).await.map_err(Error::setup("listen for uploads"))?,
     };
     let keys = Keys {
-        client_certificate: args.client_cert_dir.join("tls.crt"),
-        client_key: args.client_cert_dir.join("tls.key"),
+        client: args.client_cert_dir,
         authorities: args.upload_server_ca,
         public_key: Some(args.public_key).filter(|key| !key.is_empty()),
         public_key_file: args.signing_key_file,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,
 };
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -148,6 +148,20 @@ impl Authority {
         self.sign(&request.public_key, leaf, now, lifetime)
     }
 
+    /// A leaf for the key that an earlier one of it is for.
+    ///
+    /// # Errors
+    /// When that one is no certificate, or a name is not one.
+    pub fn prolong(&self, earlier: &str, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<String, Error> {
+        type Boxed = Box<dyn std::error::Error + Send + Sync>;
+        let unreadable = |source: Boxed| Error::Read { what: "earlier certificate", source };
+        let der = CertificateDer::from_pem_slice(earlier.as_bytes()).map_err(|e| unreadable(e.into()))?;
+        let (_, parsed) =
+            x509_parser::certificate::X509Certificate::from_der(&der).map_err(|e| unreadable(e.to_string().into()))?;
+        let key = SubjectPublicKeyInfo::from_der(parsed.public_key().raw).map_err(|e| unreadable(e.into()))?;
+        self.sign(&key, leaf, now, lifetime)
+    }
+
     fn sign(&self, key: &impl PublicKeyData, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<String, Error> {
         let make = |source| Error::Make { subject: leaf.name.clone(), source };
         let mut params = CertificateParams::default();
@@ -245,6 +259,11 @@ fn blocks(pem: &str) -> Vec<String> {
     pem.split_inclusive(END).filter(|block| block.contains(END)).map(|block| block.trim().to_owned()).collect()
 }
 
+/// Who the holder of the first certificate of this PEM is.
+pub fn identity_of(certificate: &str) -> Option<Identity> {
+    identity(&CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?)
+}
+
 /// Who the holder of this certificate is. The signature is not looked at: TLS has done so.
 pub fn identity(certificate: &CertificateDer<'_>) -> Option<Identity> {
     let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(certificate).ok()?;
@@ -311,6 +330,24 @@ mod tests {
         );
         crate::tls::Material::new().set(&Pair { certificate, key }).unwrap();
         assert!(authority.answer("not a request", &leaf, start(), HOUR).is_err());
+    }
+
+    #[test]
+    fn a_leaf_is_prolonged_for_the_key_it_has() {
+        let leaf = Leaf { name: "s".into(), role: "virt-export".into(), ..Default::default() };
+        let (old, new) = ["old", "new"].map(|name| Authority::generate(name, start(), HOUR * 48).unwrap()).into();
+        let pair = old.issue(&leaf, start(), HOUR).unwrap();
+        let certificate = new.prolong(&pair.certificate, &leaf, start(), HOUR * 2).unwrap();
+        assert_eq!(life(&certificate).unwrap().1, start() + SignedDuration::from_hours(2));
+        let trust = crate::tls::Trust::new();
+        trust.set(&new.pair().certificate).unwrap();
+        assert!(trust.vouches(&certificate, start()) && !trust.vouches(&pair.certificate, start()));
+        let material = crate::tls::Material::new();
+        material.set(&Pair { certificate: certificate.clone(), key: pair.key }).unwrap();
+        assert!(new.prolong("nothing", &leaf, start(), HOUR).is_err());
+        // A key and a certificate of different times are no pair.
+        let other = new.issue(&leaf, start(), HOUR).unwrap();
+        assert!(material.set(&Pair { certificate, key: other.key }).is_err());
     }
 
     #[test]

@@ -4,8 +4,13 @@
 //! Secret (key, certificate) --signs--> a Secret for each leaf
 //!                    `--> ConfigMap: the authority, and those before it until they end
 //! ```
-//! A new authority joins the bundle at once, but leaves of the old one are kept until their own renewal: by then every
-//! component has reloaded the bundle it mounts, so no connection meets an unknown authority.
+//! A new authority joins the bundle before it signs anything, and leaves of the old one are kept until their own renewal: by then
+//! every component has reloaded the bundle it mounts, so no connection meets an unknown authority.
+
+mod rehearsal;
+mod succession;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +22,16 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::certs::{self, Authority, Error, Leaf, Pair, Rotation};
+use crate::certs::{self, Error, Leaf, Pair, Rotation};
+
+pub use self::rehearsal::rehearse;
+
+/// Keys of a certificate and its key in a Secret.
+const OWN: (&str, &str) = ("tls.crt", "tls.key");
+/// Keys of the next authority, in the Secret of the one that signs.
+const NEXT: (&str, &str) = ("next.crt", "next.key");
+/// Between two looks at certificates that live for seconds.
+const SHORTEST: Duration = Duration::from_secs(1);
 
 /// How long certificates live and when they are renewed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,6 +68,8 @@ pub struct Keyring {
 pub struct Held {
     /// The authority.
     pub authority: Option<Pair>,
+    /// The one after it, which signs nothing yet.
+    pub next: Option<Pair>,
     /// The bundle.
     pub bundle: String,
     /// Leaves by Secret name.
@@ -65,6 +81,8 @@ pub struct Held {
 pub struct Renewed {
     /// The authority.
     pub authority: Pair,
+    /// The one after it, which is in the bundle and signs nothing yet.
+    pub next: Option<Pair>,
     /// The bundle.
     pub bundle: String,
     /// Leaves by Secret name.
@@ -80,33 +98,30 @@ impl Keyring {
     /// When a certificate cannot be made.
     pub fn plan(&self, held: &Held, now: Timestamp) -> Result<Renewed, Error> {
         let lifetimes = self.lifetimes;
-        let good = |certificate: &str, renew: Duration, life: Duration| {
-            let kept = matches!(certs::rotation(certificate, now, sane(certificate, renew)), Rotation::Keep(_));
-            kept && !outlives(certificate, life)
+        let succession = succession::plan(self, held.authority.as_ref(), held.next.as_ref(), now)?;
+        let authority = succession.signs;
+        let announced = match &succession.next {
+            Some(next) => certs::bundle(&next.certificate, &held.bundle, now),
+            None => held.bundle.clone(),
         };
-        let kept = held.authority.clone().filter(|pair| good(&pair.certificate, lifetimes.ca_renew, lifetimes.ca));
-        let kept = kept.and_then(|pair| Authority::from_pair(pair).ok());
-        let renewed = kept.is_none();
-        let authority = match kept {
-            Some(authority) => authority,
-            None => Authority::generate(&format!("{}@{}", self.name, now.as_second()), now, lifetimes.ca)?,
-        };
-        let bundle = certs::bundle(&authority.pair().certificate, &held.bundle, now);
-        let mut again = lifetimes.leaf;
+        let bundle = certs::bundle(&authority.pair().certificate, &announced, now);
+        let mut again = lifetimes.leaf.min(succession.again);
         let mut look =
             |certificate: &str, renew: Duration| match certs::rotation(certificate, now, sane(certificate, renew)) {
                 Rotation::Keep(left) => again = again.min(left),
                 Rotation::Renew => again = Duration::ZERO,
             };
-        look(&authority.pair().certificate, lifetimes.ca_renew);
+        if succession.next.is_none() {
+            look(&authority.pair().certificate, lifetimes.ca_renew);
+        }
         // No leaf outlives its authority.
         let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
         let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
         let mut leaves = BTreeMap::new();
         for (name, leaf) in &self.leaves {
             let kept = held.leaves.get(name).filter(|pair| {
-                let known = !renewed || !held.bundle.is_empty();
-                known && good(&pair.certificate, lifetimes.leaf_renew, lifetimes.leaf)
+                let known = !succession.first || !held.bundle.is_empty();
+                known && good(&pair.certificate, lifetimes.leaf_renew, lifetimes.leaf, now)
             });
             let pair = match kept {
                 Some(pair) => pair.clone(),
@@ -115,8 +130,8 @@ impl Keyring {
             look(&pair.certificate, lifetimes.leaf_renew);
             leaves.insert(name.clone(), pair);
         }
-        let again = again.max(Duration::from_secs(10));
-        Ok(Renewed { authority: authority.pair().clone(), bundle, leaves, again })
+        let again = again.max(SHORTEST);
+        Ok(Renewed { authority: authority.pair().clone(), next: succession.next, bundle, leaves, again })
     }
 
     /// The ConfigMap and the Secrets, with `labels`.
@@ -135,7 +150,12 @@ impl Keyring {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(&self.bundle),
             "data": { (self.bundle_key.as_str()): renewed.bundle },
         });
-        let mut out = vec![bundle, secret(&self.authority, &renewed.authority, "Opaque")];
+        let mut authority = secret(&self.authority, &renewed.authority, "Opaque");
+        if let Some(next) = &renewed.next {
+            authority["data"][NEXT.0] = json!(BASE64_STANDARD.encode(&next.certificate));
+            authority["data"][NEXT.1] = json!(BASE64_STANDARD.encode(&next.key));
+        }
+        let mut out = vec![bundle, authority];
         out.extend(renewed.leaves.iter().map(|(name, pair)| secret(name, pair, "kubernetes.io/tls")));
         out
     }
@@ -147,23 +167,38 @@ impl Keyring {
     pub async fn read(&self, client: &Client, namespace: &str) -> kube::Result<Held> {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        let pair = async |name: &str| {
+        let pairs = async |name: &str| {
             let data = secrets.get_opt(name).await?.and_then(|secret| secret.data).unwrap_or_default();
             let text = |key: &str| data.get(key).and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
-            Ok::<_, kube::Error>(
-                text("tls.crt").zip(text("tls.key")).map(|(certificate, key)| Pair { certificate, key }),
-            )
+            let pair = |(certificate, key)| {
+                text(certificate).zip(text(key)).map(|(certificate, key)| Pair { certificate, key })
+            };
+            Ok::<_, kube::Error>([OWN, NEXT].map(pair))
         };
-        let mut held = Held { authority: pair(&self.authority).await?, ..Default::default() };
+        let [authority, next] = pairs(&self.authority).await?;
+        let mut held = Held { authority, next, ..Default::default() };
         let map = maps.get_opt(&self.bundle).await?;
         held.bundle = map.and_then(|map| map.data?.get(&self.bundle_key).cloned()).unwrap_or_default();
         for (name, _) in &self.leaves {
-            if let Some(pair) = pair(name).await? {
+            if let [Some(pair), _] = pairs(name).await? {
                 held.leaves.insert(name.clone(), pair);
             }
         }
         Ok(held)
     }
+}
+
+/// What to do about a certificate that may live for `life` and is renewed `renew` before its end: one that was made for longer is
+/// renewed at once, and one that was made for less than `renew` at half of its time.
+pub fn due(certificate: &str, renew: Duration, life: Duration, now: Timestamp) -> Rotation {
+    if outlives(certificate, life) {
+        return Rotation::Renew;
+    }
+    certs::rotation(certificate, now, sane(certificate, renew))
+}
+
+fn good(certificate: &str, renew: Duration, life: Duration, now: Timestamp) -> bool {
+    matches!(due(certificate, renew, life, now), Rotation::Keep(_))
 }
 
 /// How long a certificate was made for.
@@ -185,77 +220,4 @@ fn outlives(certificate: &str, life: Duration) -> bool {
 /// The names under which a Service of `namespace` is reached.
 pub fn service_names(name: &str, namespace: &str) -> [String; 3] {
     [format!("{name}.{namespace}.svc"), format!("{name}.{namespace}.svc.cluster.local"), format!("{name}.{namespace}")]
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::SignedDuration;
-
-    use super::*;
-
-    fn held(renewed: &Renewed) -> Held {
-        Held {
-            authority: Some(renewed.authority.clone()),
-            bundle: renewed.bundle.clone(),
-            leaves: renewed.leaves.clone(),
-        }
-    }
-
-    fn hours(hours: u64) -> Duration {
-        Duration::from_secs(hours * 3600)
-    }
-
-    fn start() -> Timestamp {
-        "2026-01-01T00:00:00Z".parse().unwrap()
-    }
-
-    /// For these roles.
-    fn ring(roles: &[&str], lifetimes: Lifetimes) -> Keyring {
-        let leaf = |role: &&str| (format!("{role}-certs"), Leaf { role: (*role).to_owned(), ..Leaf::default() });
-        Keyring { leaves: roles.iter().map(leaf).collect(), lifetimes, ..Keyring::default() }
-    }
-
-    #[test]
-    fn leaves_are_renewed_without_the_authority_and_the_authority_without_a_gap() {
-        let lifetimes = Lifetimes { ca: hours(168), ca_renew: hours(34), leaf: hours(24), leaf_renew: hours(5) };
-        let ring = ring(&["a", "b"], lifetimes);
-        let start = start();
-        let first = ring.plan(&Held::default(), start).unwrap();
-        assert_eq!(first.leaves.len(), 2);
-        let same = ring.plan(&held(&first), start + SignedDuration::from_hours(1)).unwrap();
-        assert_eq!((&same.leaves, &same.authority), (&first.leaves, &first.authority));
-        assert_eq!(same.again, hours(18));
-
-        let day = ring.plan(&held(&first), start + SignedDuration::from_hours(20)).unwrap();
-        assert_eq!(day.authority, first.authority);
-        assert!(day.leaves.iter().all(|(name, pair)| first.leaves[name] != *pair));
-
-        let week = ring.plan(&held(&day), start + SignedDuration::from_hours(160)).unwrap();
-        assert_ne!(week.authority, first.authority);
-        assert!(week.bundle.contains(first.authority.certificate.trim()));
-    }
-
-    #[test]
-    fn a_certificate_due_at_once_is_not_renewed_in_a_loop() {
-        let lifetimes = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(2), leaf_renew: hours(12) };
-        let ring = ring(&["a"], lifetimes);
-        let start = start();
-        let first = ring.plan(&Held::default(), start).unwrap();
-        let second = ring.plan(&held(&first), start).unwrap();
-        assert_eq!((second.leaves, second.again), (first.leaves, hours(1)));
-    }
-
-    #[test]
-    fn certificates_longer_than_a_shortened_lifetime_are_renewed_once() {
-        let lifetimes = Lifetimes { ca: hours(48), ca_renew: hours(24), leaf: hours(24), leaf_renew: hours(12) };
-        let long = ring(&["a"], lifetimes);
-        let shorter = Lifetimes { ca: hours(2), ca_renew: hours(1), leaf: hours(1), leaf_renew: hours(0) };
-        let short = Keyring { lifetimes: shorter, ..long.clone() };
-        let start = start();
-        let first = long.plan(&Held::default(), start).unwrap();
-        let second = short.plan(&held(&first), start).unwrap();
-        assert_ne!((&second.authority, &second.leaves), (&first.authority, &first.leaves));
-        let third = short.plan(&held(&second), start).unwrap();
-        assert_eq!((third.authority, third.leaves), (second.authority.clone(), second.leaves));
-    }
 }

@@ -9,7 +9,7 @@ mod follow;
 mod policy;
 mod unchecked;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ pub use policy::Policy;
 pub use unchecked::unchecked_client;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use jiff::Timestamp;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, ring};
@@ -98,7 +99,10 @@ impl Material {
             .map_err(pem("certificate"))?;
         let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(pem("key"))?;
         let key = ring::sign::any_supported_type(&key).map_err(Error::Rustls)?;
-        self.0.store(Some(Arc::new(CertifiedKey::new(chain, key))));
+        let pair = CertifiedKey::new(chain, key);
+        // Read while they were replaced, one may be the old and one the new: no handshake would succeed.
+        pair.keys_match().map_err(Error::Rustls)?;
+        self.0.store(Some(Arc::new(pair)));
         Ok(())
     }
 
@@ -146,6 +150,18 @@ impl Trust {
         }
         self.0.store(Arc::new(roots));
         Ok(())
+    }
+
+    /// Whether a server that shows this certificate under its role is trusted at that moment.
+    pub fn vouches(&self, certificate: &str, at: Timestamp) -> bool {
+        let verifier = WebPkiServerVerifier::builder_with_provider(self.0.load_full(), provider()).build();
+        let (Ok(verifier), Ok(leaf)) = (verifier, CertificateDer::from_pem_slice(certificate.as_bytes())) else {
+            return false;
+        };
+        let name = ServerName::try_from(certs::identity(&leaf).unwrap_or_default().role);
+        let at = u64::try_from(at.as_second()).map(Duration::from_secs).map(UnixTime::since_unix_epoch);
+        let (Ok(name), Ok(at)) = (name, at) else { return false };
+        verifier.verify_server_cert(&leaf, &[], &name, &[], at).is_ok()
     }
 }
 
@@ -366,13 +382,12 @@ pub struct Files {
 /// # Errors
 /// When they cannot be read the first time; later failures keep what was loaded and are logged.
 pub async fn load(files: Files, material: Arc<Material>, trust: Arc<Trust>) -> Result<Task<()>, Error> {
-    const LOOK: Duration = Duration::from_secs(30);
     let mut seen = read(&files).await?;
     material.set(&seen.0)?;
     trust.set(&seen.1)?;
     Ok(crate::spawn("certificates", async move {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(look_again(&seen.0.certificate)).await;
             let now = match read(&files).await {
                 Ok(now) => now,
                 Err(error) => {
@@ -392,12 +407,39 @@ pub async fn load(files: Files, material: Arc<Material>, trust: Arc<Trust>) -> R
     }))
 }
 
+/// When files are looked at again: the shorter their certificate lives, the sooner another is there.
+pub fn look_again(certificate: &str) -> Duration {
+    const OFTEN: Duration = Duration::from_secs(1);
+    const LOOK: Duration = Duration::from_secs(30);
+    let life = certs::life(certificate).map(|(made, until)| until.duration_since(made));
+    let life = life.and_then(|life| Duration::try_from(life).ok()).unwrap_or(LOOK);
+    (life / 30).clamp(OFTEN, LOOK)
+}
+
 async fn read(files: &Files) -> Result<(certs::Pair, String), Error> {
-    let text = async |path: PathBuf| match tokio::fs::read_to_string(&path).await {
+    Ok((pair(&files.pair).await?, text(files.bundle.clone()).await?))
+}
+
+/// The certificate and the key in a directory that a Secret is mounted at, of the same time: a kubelet may replace both in between.
+///
+/// # Errors
+/// When they cannot be read.
+pub async fn pair(directory: &Path) -> Result<certs::Pair, Error> {
+    let certificate = async || text(directory.join("tls.crt")).await;
+    let mut before = certificate().await?;
+    loop {
+        let key = text(directory.join("tls.key")).await?;
+        let after = certificate().await?;
+        if after == before {
+            return Ok(certs::Pair { certificate: after, key });
+        }
+        before = after;
+    }
+}
+
+async fn text(path: PathBuf) -> Result<String, Error> {
+    match tokio::fs::read_to_string(&path).await {
         Ok(text) => Ok(text),
         Err(source) => Err(Error::File { path, source }),
-    };
-    let certificate = text(files.pair.join("tls.crt")).await?;
-    let key = text(files.pair.join("tls.key")).await?;
-    Ok((certs::Pair { certificate, key }, text(files.bundle.clone()).await?))
+    }
 }

@@ -5,7 +5,7 @@
 //!        │ free
 //!        ▼
 //!  token Secret, Service, manifests ─▶ pod virt-export-NAME + its certificate ─ ready ─▶ links ─▶ Ready
-//!        ▲                                    │ its certificate, its volumes or the source are not what they were
+//!        ▲                                    │ its volumes or the source are not what they were
 //!        └────────────────────────────────────┘            the export's time is over ─▶ it is deleted, and all with it
 //! ```
 //!
@@ -13,7 +13,7 @@
 //! connections to the guest's QEMU for as long as it is asked to, which is until the pod is ready.
 //!
 //! Everything that is made for an export belongs to it, and goes with it. The pod has no account, mounts volumes for reading, and
-//! ends by itself before its certificate does.
+//! ends by itself with the export. Its certificate is renewed while it serves.
 
 pub mod certificate;
 mod find;
@@ -36,6 +36,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kit::certs::Pair;
 use kit::events::Recorder;
 use kit::queue::{Next, Queue};
 use kit::store::{self, Key, Store, Watch};
@@ -157,6 +158,10 @@ async fn sync(own: &Exports, key: &Key) -> Result<Next, Error> {
         manifests(context, &export, &source, &hosts).await?;
     }
     let pod = exporter(own, &export, &source, wanted.token_secret_ref.as_deref(), now).await?;
+    let renewal = match pod.as_ref().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+        Some(pod) => certificate::renew(context, &export, pod, &bundle, now).await?,
+        None => Duration::MAX,
+    };
     let seen = status::Seen { source: &source, pod: pod.as_ref(), service: &service, hosts: &hosts };
     status::say(&mut wanted, &seen, now);
     write_status(context, &export, wanted).await?;
@@ -167,7 +172,7 @@ async fn sync(own: &Exports, key: &Key) -> Result<Next, Error> {
         return Ok(Next::After(LEND_AGAIN.min(left)));
     }
     let next = if source.look_again { LOOK_AGAIN } else { LOOK_OUTSIDE };
-    Ok(Next::After(next.min(left)))
+    Ok(Next::After(next.min(left).min(renewal)))
 }
 
 /// How long the export is good for yet.
@@ -288,9 +293,12 @@ async fn exporter(
         let Some(token) = token.filter(|_| source.is_served()) else { return Ok(None) };
         let settings = context.settings();
         let image = pod::Image { name: &context.exporter_image, pull_policy: &settings.image_pull_policy };
-        let deadline = status::deadline(export, lifetimes, now);
+        let deadline = status::expires(export).map(clock::seconds);
         let secret = format!("secret-{}", names::random(10));
-        let wanted = pod::Wanted { export, source, token, secret: &secret, image, lifetimes, deadline, tls: &tls };
+        let pair = certificate::issue(context, export, now).await?;
+        let certificate = pair.certificate.as_str();
+        let wanted =
+            pod::Wanted { export, source, token, secret: &secret, certificate, image, lifetimes, deadline, tls: &tls };
         let mut wanted = pod::render(&wanted).map_err(Error::Render)?;
         limits::meet(context, &mut wanted, &namespace, 1).await?;
         let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
@@ -298,7 +306,7 @@ async fn exporter(
             Ok(made) => {
                 let message = format!("Created exporter pod {namespace}/{name}");
                 own.recorder.normal(&reference(export), "ExporterPodCreated", message);
-                certificate(own, export, &made, now).await?;
+                keep(own, export, &made, pair).await?;
                 Ok(Some(made))
             }
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(None),
@@ -308,7 +316,7 @@ async fn exporter(
     if pod.metadata.deletion_timestamp.is_some() {
         return Ok(source.is_served().then_some(pod));
     }
-    if let Some((reason, message)) = pod::outlived(&pod, source, lifetimes, &tls) {
+    if let Some((reason, message)) = pod::outlived(&pod, source, &tls) {
         own.recorder.warning(&reference(export), reason, message);
         let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
         match api.delete(&name, &DeleteParams::default()).await {
@@ -319,23 +327,28 @@ async fn exporter(
         return Ok(source.is_served().then_some(pod));
     }
     if pod::phase(&pod) == "Pending" {
-        certificate(own, export, &pod, now).await?;
+        // Whoever made the pod may not have come to its Secret.
+        let pair = certificate::issue(context, export, now).await?;
+        let certificate = pair.certificate.clone();
+        if keep(own, export, &pod, pair).await? {
+            certificate::announce(context, &pod, &certificate).await?;
+        }
     }
     Ok(Some(pod))
 }
 
-/// Makes the certificate that `pod` waits for.
-async fn certificate(own: &Exports, export: &VirtualMachineExport, pod: &Pod, now: Timestamp) -> Result<(), Error> {
-    let context = &own.context;
-    let Some(name) = pod::certificate(pod) else { return Ok(()) };
+/// Makes the Secret that `pod` waits for. False when it is there already, with another key.
+async fn keep(own: &Exports, export: &VirtualMachineExport, pod: &Pod, pair: Pair) -> Result<bool, Error> {
+    let Some(name) = pod::certificate(pod) else { return Ok(false) };
     let namespace = export.namespace().unwrap_or_default();
-    let secret = certificate::issue(context, export, pod, &name, now).await?;
-    let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
+    let secret = certificate::secret(pod, &name, &namespace, pair);
+    let api: Api<Secret> = Api::namespaced(own.context.client.clone(), &namespace);
     let made = api.create(&PostParams::default(), &secret).await;
-    if news(made).map_err(Error::api("create", "secret", &namespace, &name))? {
+    let news = news(made).map_err(Error::api("create", "secret", &namespace, &name))?;
+    if news {
         own.recorder.normal(&reference(export), "SecretCreated", "Created exporter pod secret");
     }
-    Ok(())
+    Ok(news)
 }
 
 /// Whether something was made just now; that it is there already is no failure.

@@ -1,4 +1,4 @@
-//! `virt-exportserver`: serves the volumes of one export until its certificate or the export itself ends.
+//! `virt-exportserver`: serves the volumes of one export until the export ends; its certificate is replaced meanwhile.
 //!
 //! ```text
 //!  request ─▶ token ─▶ routes ─┬▶ disk.img      ranges, holes are not read
@@ -11,6 +11,7 @@
 
 mod archive;
 mod backup;
+mod certificate;
 mod files;
 mod gzip;
 mod manifests;
@@ -44,6 +45,9 @@ pub struct Args {
     /// Its key.
     #[arg(long, env = "KEY_FILE", default_value = "/cert/tls.key")]
     pub key_file: PathBuf,
+    /// The file with the newest certificate for that key, which is looked at as long as this serves.
+    #[arg(long, env = constants::CERTIFICATE_FILE, default_value = "")]
+    pub renewed_cert_file: PathBuf,
     /// The file with the token.
     #[arg(long, env = "TOKEN_FILE", default_value = "/token/token")]
     pub token_file: PathBuf,
@@ -95,6 +99,15 @@ pub async fn run(args: Args) -> Result<(), Error> {
     let material = Material::new();
     let pair = certs::Pair { certificate: read(&args.cert_file).await?, key: read(&args.key_file).await? };
     material.set(&pair).map_err(Error::setup("use the certificate"))?;
+    let ends = CancellationToken::new();
+    let _certificate = kit::spawn("certificate", {
+        let (ends, material, renewed) = (ends.clone(), material.clone(), args.renewed_cert_file.clone());
+        async move {
+            certificate::renew(material, pair, &renewed).await;
+            tracing::warn!("the certificate has ended, and another was not given");
+            ends.cancel();
+        }
+    });
     let config = tls::Changing::new(material, None).map_err(Error::setup("set up TLS"))?;
     config.obey(&policy(&args)).map_err(Error::setup("set up TLS"))?;
     let listener = match TcpListener::bind(("::", args.port)).await {
@@ -102,7 +115,6 @@ pub async fn run(args: Args) -> Result<(), Error> {
         // A node without IPv6 has no such address.
         Err(_) => TcpListener::bind(("0.0.0.0", args.port)).await.map_err(Error::setup("listen"))?,
     };
-    let ends = CancellationToken::new();
     let _clock = deadline(&args.deadline)?.map(|left| kit::spawn("deadline", end(left, ends.clone())));
     let _signals = kit::spawn("signals", {
         let ends = ends.clone();

@@ -102,7 +102,10 @@ pub async fn run(args: Args) -> Result<(), Error> {
         tls::load(files, material.clone(), trust.clone()).await.map_err(Error::setup("load the certificate"))?;
 
     let own = tls::Material::new();
-    let _own = kit::spawn("certificate", certificate::keep(client.clone(), args.node_name.clone(), own.clone()));
+    let _own = kit::spawn(
+        "certificate",
+        certificate::keep(client.clone(), args.node_name.clone(), args.cert_dir.clone(), own.clone()),
+    );
     let records = args.state_dir.join("network");
     let road = migration::Road {
         peers: Peers::new("virt-handler", own.clone(), trust.clone()),

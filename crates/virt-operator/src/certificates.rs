@@ -88,3 +88,23 @@ pub fn exports(lifetimes: Lifetimes) -> Keyring {
         lifetimes,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kit::keyring::rehearse;
+
+    use super::*;
+
+    #[test]
+    fn ten_rotations_interrupt_nobody() {
+        let check = |said: Value| {
+            let spec = serde_json::from_value(json!({ "certificateRotateStrategy": { "selfSigned": said } })).unwrap();
+            assert_eq!(rehearse(&keyring("ns", lifetimes(&spec)), 10), Ok(()));
+            assert_eq!(rehearse(&exports(lifetimes(&spec)), 10), Ok(()));
+        };
+        check(Value::Null);
+        let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
+        check(json!({ "ca": span("300s", "225s"), "server": span("150s", "100s") }));
+        check(json!({ "caRotateInterval": "48h", "certRotateInterval": "24h", "caOverlapInterval": "24h" }));
+    }
+}

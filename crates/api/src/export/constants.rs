@@ -17,6 +17,11 @@ pub const PORT: u16 = 8443;
 /// Answers when the export server serves.
 pub const READY: &str = "/exportready";
 
+/// Annotation of the pod of an export: the newest certificate of its server, for the key that it began with.
+pub const CERTIFICATE: &str = "ferrovirt.io/export-certificate";
+/// In the environment of export servers: the file with that certificate.
+pub const CERTIFICATE_FILE: &str = "RENEWED_CERT_FILE";
+
 /// In the environment of export servers: the least version of TLS, as the KubeVirt object names it.
 pub const TLS_MIN_VERSION: &str = "TLS_MIN_VERSION";
 /// In the environment of export servers: the ciphers of TLS 1.2, separated by commas.

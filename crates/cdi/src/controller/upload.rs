@@ -45,7 +45,10 @@ pub async fn sync(context: &Context, claim: &PersistentVolumeClaim) -> Result<Ne
             if seen.discard {
                 end(context, claim, &pod).await?;
             }
-            Ok(Next::Wait)
+            if seen.done || seen.discard {
+                return Ok(Next::Wait);
+            }
+            Ok(Next::After(certificate::refresh(context, claim).await?))
         }
         Step::Discard => {
             if let Some(pod) = &pod {

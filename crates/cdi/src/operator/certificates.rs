@@ -119,6 +119,18 @@ mod tests {
     }
 
     #[test]
+    fn ten_rotations_interrupt_nobody() {
+        let span = json!({ "duration": "150s", "renewBefore": "100s" });
+        let short = json!({ "ca": { "duration": "300s", "renewBefore": "225s" }, "server": span, "client": span });
+        for config in [json!({}), short] {
+            let spec: CDISpec = serde_json::from_value(json!({ "certConfig": config })).unwrap();
+            for ring in keyrings("cdi", &spec) {
+                assert_eq!(kit::keyring::rehearse(&ring, 10), Ok(()), "{}", ring.authority);
+            }
+        }
+    }
+
+    #[test]
     fn a_secret_says_how_long_its_certificate_lives() {
         let config = json!({ "ca": { "duration": "20m", "renewBefore": "5m" }, "server": { "duration": "5m", "renewBefore": "2m" } });
         let spec: CDISpec = serde_json::from_value(json!({ "certConfig": config })).unwrap();

@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Router, middleware};
+use kit::certs::Pair;
 use kube::Client;
 
 use super::place::Place;
@@ -30,10 +31,8 @@ const NO_TOKEN: &str =
 /// Where keys and certificates are; they are read for each upload, because they are replaced every few hours.
 #[derive(Clone, Debug)]
 pub struct Keys {
-    /// The certificate that upload servers see.
-    pub client_certificate: PathBuf,
-    /// Its key.
-    pub client_key: PathBuf,
+    /// The directory of the certificate that upload servers see, and its key.
+    pub client: PathBuf,
     /// The authorities of upload servers.
     pub authorities: PathBuf,
     /// The key that tokens are verified with.
@@ -105,8 +104,9 @@ async fn forward(keys: &Keys, place: &Place, request: Request) -> Result<Respons
     let read = async |path: &PathBuf, what| {
         tokio::fs::read_to_string(path).await.map_err(|e| mutual::Error::Pem { what, source: e.into() })
     };
-    let certificate = read(&keys.client_certificate, "client certificate").await?;
-    let key = read(&keys.client_key, "client key").await?;
+    let pair = kit::tls::pair(&keys.client).await;
+    let Pair { certificate, key } =
+        pair.map_err(|e| mutual::Error::Pem { what: "client certificate", source: e.into() })?;
     let authorities = read(&keys.authorities, "authority of upload servers").await?;
     let identity = Identity { certificate: &certificate, key: &key, authorities: &authorities };
     let config = identity.config()?;

@@ -37,9 +37,10 @@ impl Scene {
             std::fs::write(&path, text).unwrap();
             path
         };
+        at("tls.crt", &party.client.certificate);
+        at("tls.key", &party.client.key);
         let keys = Keys {
-            client_certificate: at("client.crt", &party.client.certificate),
-            client_key: at("client.key", &party.client.key),
+            client: party.dir.path().to_owned(),
             authorities: at("authorities.crt", party.authorities()),
             public_key: None,
             public_key_file: at("id_rsa.pub", &public),

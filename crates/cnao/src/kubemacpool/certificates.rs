@@ -133,6 +133,21 @@ mod tests {
     }
 
     #[test]
+    fn ten_rotations_interrupt_nobody() {
+        let of = |ca_rotate, ca_overlap, cert_rotate, cert_overlap| Intervals {
+            ca_rotate: Some(ca_rotate),
+            ca_overlap: Some(ca_overlap),
+            cert_rotate: Some(cert_rotate),
+            cert_overlap: Some(cert_overlap),
+        };
+        for intervals in [Intervals::default(), of("300s", "225s", "150s", "100s"), of("168h", "24h", "24h", "8h")] {
+            let lifetimes = intervals.lifetimes().unwrap();
+            assert_eq!(kit::keyring::rehearse(&keyring("ns", lifetimes), 10), Ok(()));
+            assert_eq!(kit::keyring::rehearse(&crate::ipam::certificates::keyring("ns", lifetimes), 10), Ok(()));
+        }
+    }
+
+    #[test]
     fn the_certificate_is_for_the_service() {
         let lifetimes = Intervals::default().lifetimes().unwrap();
         let ring = keyring("ns", lifetimes);

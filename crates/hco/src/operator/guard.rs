@@ -231,7 +231,7 @@ fn lifetimes(config: &CertConfig) -> Lifetimes {
     let (ca, ca_renew) = of(&config.ca, 48);
     let (leaf, leaf_renew) = of(&config.server, 24);
     let leaf = leaf.min(ca);
-    Lifetimes { ca, ca_renew, leaf, leaf_renew: leaf_renew.min(leaf / 2) }
+    Lifetimes { ca, ca_renew, leaf, leaf_renew: Some(leaf_renew).filter(|renew| *renew < leaf).unwrap_or(leaf / 2) }
 }
 
 #[cfg(test)]
@@ -246,10 +246,21 @@ mod tests {
     }
 
     #[test]
+    fn ten_rotations_interrupt_nobody() {
+        let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
+        let early = json!({ "ca": span("10m", "9m"), "server": span("10m", "9m10s") });
+        for config in [json!({}), early, json!({ "ca": span("10m", "5m"), "server": span("10m", "5m") })] {
+            let ring = super::keyring("ns", &serde_json::from_value(config).unwrap());
+            assert_eq!(kit::keyring::rehearse(&ring, 10), Ok(()));
+        }
+    }
+
+    #[test]
     fn lifetimes_follow_the_object() {
         check(json!({}), [2880, 1440, 1440, 720]);
         let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
         check(json!({ "ca": span("1h0m0s", "30m0s"), "server": span("20m", "5m") }), [60, 30, 20, 5]);
         check(json!({ "ca": span("1h", "30m"), "server": span("2h", "1h") }), [60, 30, 60, 30]);
+        check(json!({ "ca": span("1h", "50m"), "server": span("20m", "15m") }), [60, 50, 20, 15]);
     }
 }

@@ -32,3 +32,13 @@ pub fn keyring(namespace: &str, tokens: bool) -> Keyring {
         lifetimes: Lifetimes { ca: 7 * DAY, ca_renew: 7 * DAY / 5, leaf: DAY, leaf_renew: DAY / 5 },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_rotations_interrupt_nobody() {
+        assert_eq!(kit::keyring::rehearse(&keyring("ns", true), 10), Ok(()));
+    }
+}

@@ -1,17 +1,23 @@
 //! The certificate of an export's server, signed by the authority of exports.
+//!
+//! The key stays in the Secret that it was made in, which nobody here reads. A certificate is no secret: the newest is an annotation
+//! of the pod, which the server reads as a file, so that whoever downloads for days is not interrupted.
 
 use std::time::Duration;
 
-use api::export::constants::AUTHORITY;
+use api::export::constants::{AUTHORITY, CERTIFICATE};
 use api::export::v1::VirtualMachineExport;
 use api::kubevirt::v1::{CertConfig, KubeVirt};
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kit::certs::{self, Authority, Leaf, Pair};
-use kit::keyring::service_names;
+use kit::certs::{self, Authority, Leaf, Pair, Rotation};
+use kit::keyring::{self, service_names};
+use kit::tls::Trust;
+use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
+use serde_json::json;
 
 use super::names;
 use crate::context::Context;
@@ -19,12 +25,12 @@ use crate::error::Error;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a server's certificate lives, and how long before its end another server takes over.
+/// How long a server's certificate lives, and how long before its end another takes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetimes {
     /// From the beginning.
     pub whole: Duration,
-    /// Before the end.
+    /// Before the end, another certificate takes over.
     pub renew: Duration,
 }
 
@@ -39,7 +45,7 @@ pub fn lifetimes(kubevirt: Option<&KubeVirt>) -> Lifetimes {
 }
 
 impl Lifetimes {
-    /// As the pod of a server carries them, to be found when they have changed.
+    /// As the pod of a server carries them.
     pub fn mark(&self) -> String {
         let nanoseconds = |duration: Duration| duration.as_nanos();
         format!("{{\"Duration\":{},\"RenewBefore\":{}}}", nanoseconds(self.whole), nanoseconds(self.renew))
@@ -54,29 +60,77 @@ pub(super) async fn bundle(context: &Context) -> Result<String, Error> {
     Ok(map.data.and_then(|mut data| data.remove("ca-bundle")).unwrap_or_default())
 }
 
-/// The Secret called `name` with the certificate that `pod`, the server of `export`, shows.
-pub(super) async fn issue(
+/// A key and a certificate for the server of `export`.
+pub(super) async fn issue(context: &Context, export: &VirtualMachineExport, now: Timestamp) -> Result<Pair, Error> {
+    let authority = authority(context).await?;
+    let lifetime = within(context, &authority, now);
+    authority.issue(&leaf(export), now, lifetime).map_err(Error::setup("sign a certificate"))
+}
+
+/// Gives `pod`, the server of `export`, another certificate when it is time; says when to look again.
+pub(super) async fn renew(
     context: &Context,
     export: &VirtualMachineExport,
     pod: &Pod,
-    name: &str,
+    bundle: &str,
     now: Timestamp,
-) -> Result<Secret, Error> {
+) -> Result<Duration, Error> {
+    let Some(held) = pod.annotations().get(CERTIFICATE) else { return Ok(Duration::MAX) };
+    let Lifetimes { whole, renew } = lifetimes(context.stores.kubevirts.list().first());
+    if let Rotation::Keep(left) = keyring::due(held, renew, whole, now) {
+        return Ok(left);
+    }
+    let leaf = leaf(export);
+    if !is_ours(held, &leaf, bundle, now) {
+        // Whoever writes annotations of the pod would have any key certified. The server ends with the certificate it has.
+        tracing::warn!(pod = %pod.name_any(), "the certificate of an export's server is not one that was signed for it");
+        return Ok(Duration::MAX);
+    }
     let authority = authority(context).await?;
-    let namespace = export.namespace().unwrap_or_default();
-    let service = names::service(&export.name_any());
-    let leaf = Leaf {
+    let lifetime = within(context, &authority, now);
+    let signed = authority.prolong(held, &leaf, now, lifetime).map_err(Error::setup("sign a certificate"))?;
+    announce(context, pod, &signed).await?;
+    tracing::info!(pod = %pod.name_any(), "renewed the certificate of an export's server");
+    Ok(match keyring::due(&signed, renew, whole, now) {
+        Rotation::Keep(left) => left,
+        Rotation::Renew => lifetime / 2,
+    })
+}
+
+/// Has the server of `pod` show this certificate.
+pub(super) async fn announce(context: &Context, pod: &Pod, certificate: &str) -> Result<(), Error> {
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    // The UID keeps it off a pod that was made anew under the name.
+    let change = json!({ "metadata": { "uid": pod.uid(), "annotations": { (CERTIFICATE): certificate } } });
+    match api.patch(&name, &PatchParams::default(), &Patch::Merge(change)).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        done => done.map(drop).map_err(Error::api("annotate", "pod", &namespace, &name)),
+    }
+}
+
+/// Whether the authorities of `bundle` signed this certificate for this holder.
+fn is_ours(certificate: &str, leaf: &Leaf, bundle: &str, now: Timestamp) -> bool {
+    let trust = Trust::new();
+    let named = certs::identity_of(certificate).is_some_and(|who| who.name == leaf.name && who.role == leaf.role);
+    named && trust.set(bundle).is_ok() && trust.vouches(certificate, now)
+}
+
+fn leaf(export: &VirtualMachineExport) -> Leaf {
+    let (service, namespace) = (names::service(&export.name_any()), export.namespace().unwrap_or_default());
+    Leaf {
         name: format!("{service}.{namespace}.svc"),
         role: "virt-export".to_owned(),
         node: None,
         dns: [vec![service.clone()], service_names(&service, &namespace).into()].concat(),
-    };
-    // Nothing outlives its authority.
+    }
+}
+
+/// How long a certificate lives that is signed now: it does not outlive its authority.
+fn within(context: &Context, authority: &Authority, now: Timestamp) -> Duration {
     let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
     let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
-    let whole = lifetimes(context.stores.kubevirts.list().first()).whole;
-    let pair = authority.issue(&leaf, now, whole.min(left)).map_err(Error::setup("sign a certificate"))?;
-    Ok(secret(pod, name, &namespace, pair))
+    lifetimes(context.stores.kubevirts.list().first()).whole.min(left)
 }
 
 async fn authority(context: &Context) -> Result<Authority, Error> {
@@ -89,8 +143,8 @@ async fn authority(context: &Context) -> Result<Authority, Error> {
     Authority::from_pair(pair).map_err(Error::setup("use the authority of exports"))
 }
 
-/// It goes with the pod.
-fn secret(pod: &Pod, name: &str, namespace: &str, pair: Pair) -> Secret {
+/// The Secret of `pod` with what its server begins with. It goes with the pod.
+pub(super) fn secret(pod: &Pod, name: &str, namespace: &str, pair: Pair) -> Secret {
     Secret {
         metadata: ObjectMeta {
             name: Some(name.to_owned()),
@@ -117,8 +171,6 @@ fn secret(pod: &Pod, name: &str, namespace: &str, pair: Pair) -> Secret {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -136,5 +188,24 @@ mod tests {
         let odd = lifetimes(Some(&kubevirt(json!({ "duration": "10h", "renewBefore": "30h" }))));
         assert_eq!(odd, Lifetimes { whole: hour * 10, renew: hour * 2 });
         assert_eq!(said.mark(), r#"{"Duration":36000000000000,"RenewBefore":10800000000000}"#);
+    }
+
+    #[test]
+    fn only_what_was_signed_for_a_server_is_prolonged() {
+        let (now, hour) = (kit::clock::now(), Duration::from_secs(3600));
+        let export = |name: &str| -> VirtualMachineExport {
+            let spec = json!({ "source": { "kind": "PersistentVolumeClaim", "name": "a" } });
+            serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "ns" }, "spec": spec })).unwrap()
+        };
+        let [ours, others] = ["exports", "others"].map(|name| Authority::generate(name, now, hour).unwrap());
+        let bundle = &ours.pair().certificate;
+        let check = |by: &Authority, held: &str, expect: bool| {
+            let certificate = by.issue(&leaf(&export(held)), now, hour).unwrap().certificate;
+            assert_eq!(is_ours(&certificate, &leaf(&export("e")), bundle, now), expect, "{held}");
+        };
+        check(&ours, "e", true);
+        check(&ours, "f", false);
+        check(&others, "e", false);
+        assert!(!is_ours("nothing", &leaf(&export("e")), bundle, now));
     }
 }

@@ -42,7 +42,11 @@ pub fn is_ours(key: &str) -> bool {
 
 /// The name of a claim's volume in the pod. Some names are those of the pod's other volumes.
 pub fn volume(claim: &str) -> String {
-    if matches!(claim, "certificates" | "token" | "manifest-data") { unlike(claim, LONGEST) } else { undotted(claim) }
+    if matches!(claim, "certificates" | "renewed" | "token" | "manifest-data") {
+        unlike(claim, LONGEST)
+    } else {
+        undotted(claim)
+    }
 }
 
 /// The claim for a volume of a snapshot.

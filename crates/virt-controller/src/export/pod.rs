@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::export::constants::{
-    APP, BACKUP_BITMAP, BACKUP_IDENTITY, PORT, READY, SELECTOR, TLS_CIPHERS, TLS_MIN_VERSION,
+    APP, BACKUP_BITMAP, BACKUP_IDENTITY, CERTIFICATE, CERTIFICATE_FILE, PORT, READY, SELECTOR, TLS_CIPHERS,
+    TLS_MIN_VERSION,
 };
 use api::export::lending;
 use api::export::v1::VirtualMachineExport;
@@ -24,11 +25,13 @@ use crate::error::RenderError;
 use crate::facts::claims::is_block;
 use crate::facts::launcher::USER;
 
-/// On the pod: how long certificates lived when it was made.
+/// On the pod: how long certificates lived when it was made; for people.
 const LIFETIMES: &str = "kubevirt.io/export.certParameters";
 /// Says what was applied last, which is not true of what is made after it.
 const APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const CERTIFICATES: &str = "certificates";
+/// The volume with the newest certificate, and where it is.
+const RENEWED: (&str, &str) = ("renewed", "/renewed");
 /// The group `disk`, by the number that Linux distributions agree on.
 const DISK_GROUP: i64 = 6;
 
@@ -81,14 +84,16 @@ pub struct Wanted<'a> {
     pub source: &'a Source,
     /// The Secret with its token.
     pub token: &'a str,
-    /// The Secret that its certificate will be in.
+    /// The Secret that its key will be in.
     pub secret: &'a str,
+    /// The certificate that it begins with.
+    pub certificate: &'a str,
     /// The server's image.
     pub image: Image<'a>,
     /// How long certificates live.
     pub lifetimes: Lifetimes,
-    /// When the server is to end.
-    pub deadline: Timestamp,
+    /// When the server is to end, if ever.
+    pub deadline: Option<Timestamp>,
     /// What it is to offer of TLS.
     pub tls: &'a Tls,
 }
@@ -98,13 +103,14 @@ pub struct Wanted<'a> {
 /// # Errors
 /// When a part of the export does not fit into a pod.
 pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
-    let Wanted { export, source, token, secret, image, lifetimes, deadline, tls } = *wanted;
+    let Wanted { export, source, token, secret, certificate, image, lifetimes, deadline, tls } = *wanted;
     let name = export.name_any();
     let mut environment = vec![
         json!({ "name": "CERT_FILE", "value": "/cert/tls.crt" }),
         json!({ "name": "KEY_FILE", "value": "/cert/tls.key" }),
         json!({ "name": "TOKEN_FILE", "value": "/token/token" }),
-        json!({ "name": "DEADLINE", "value": deadline.to_string() }),
+        json!({ "name": CERTIFICATE_FILE, "value": format!("{}/tls.crt", RENEWED.1) }),
+        json!({ "name": "DEADLINE", "value": deadline.map(|at| at.to_string()).unwrap_or_default() }),
         json!({ "name": "EXPORT_NAME", "value": name }),
         json!({ "name": "EXPORT_SECRET_DEF_URI", "value": links::SECRET }),
         // A small process that mostly waits: more allocation arenas would only hold memory.
@@ -114,10 +120,14 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     environment.extend(asked.map(|(name, value)| json!({ "name": name, "value": value })));
     let mut volumes = vec![
         json!({ "name": CERTIFICATES, "secret": { "secretName": secret } }),
+        json!({ "name": RENEWED.0, "downwardAPI": { "items": [
+            { "path": "tls.crt", "fieldRef": { "fieldPath": format!("metadata.annotations['{CERTIFICATE}']") } },
+        ] } }),
         json!({ "name": "token", "secret": { "secretName": token } }),
     ];
     let mut mounts = vec![
         json!({ "name": CERTIFICATES, "mountPath": "/cert", "readOnly": true }),
+        json!({ "name": RENEWED.0, "mountPath": RENEWED.1, "readOnly": true }),
         json!({ "name": "token", "mountPath": "/token", "readOnly": true }),
     ];
     let mut devices = Vec::new();
@@ -175,6 +185,7 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     }
     labels[SELECTOR] = json!(names::label(&name));
     annotations[LIFETIMES] = json!(lifetimes.mark());
+    annotations[CERTIFICATE] = json!(certificate);
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -282,14 +293,14 @@ pub fn waits_to_be_lent(pod: &Pod) -> bool {
     phase(pod) == "Running" && !is_ready(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
-/// The Secret that the pod's certificate is in.
+/// The Secret that the pod's key is in.
 pub fn certificate(pod: &Pod) -> Option<String> {
     let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.find(|volume| volume.name == CERTIFICATES)?.secret.as_ref()?.secret_name.clone()
 }
 
 /// Why `pod` is not to serve `source` any longer: the reason and the words of an event.
-pub fn outlived(pod: &Pod, source: &Source, lifetimes: Lifetimes, tls: &Tls) -> Option<(&'static str, String)> {
+pub fn outlived(pod: &Pod, source: &Source, tls: &Tls) -> Option<(&'static str, String)> {
     if !source.is_served() {
         return Some(("ExportPaused", source.message.clone()));
     }
@@ -297,9 +308,6 @@ pub fn outlived(pod: &Pod, source: &Source, lifetimes: Lifetimes, tls: &Tls) -> 
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let message = format!("Exporter pod {namespace}/{name} is in phase {}", phase(pod));
         return Some(("ExporterPodFailedOrCompleted", message));
-    }
-    if pod.annotations().get(LIFETIMES) != Some(&lifetimes.mark()) {
-        return Some(("CertificateParametersChanged", "Exporter TLS certificate parameters updated".to_owned()));
     }
     if !tls.is_of(pod) {
         return Some(("TLSConfigurationChanged", "The KubeVirt object asks for another TLS".to_owned()));
@@ -351,9 +359,10 @@ mod tests {
             source,
             token: "secret-e",
             secret: "secret-x",
+            certificate: "first",
             image: Image { name: "component:v1", pull_policy: "Always" },
             lifetimes: LIVES,
-            deadline: "2026-01-01T00:00:00Z".parse().unwrap(),
+            deadline: Some("2026-01-01T00:00:00Z".parse().unwrap()),
             tls: &NO_TLS,
         }
     }
@@ -392,7 +401,10 @@ mod tests {
             found["metadata"]["labels"],
             json!({ "kubevirt.io": "virt-exporter", "kubevirt.io.virt-export-service": "e", "team": "a" })
         );
-        assert_eq!(found["metadata"]["annotations"], json!({ (LIFETIMES): LIVES.mark(), "note": "b" }));
+        assert_eq!(
+            found["metadata"]["annotations"],
+            json!({ (LIFETIMES): LIVES.mark(), (CERTIFICATE): "first", "note": "b" })
+        );
         assert_eq!(certificate(&pod).as_deref(), Some("secret-x"));
     }
 
@@ -441,8 +453,8 @@ mod tests {
         let spec = json!(pod)["spec"].clone();
         let terms = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
         assert_eq!(terms["nodeSelectorTerms"][0]["matchFields"][0]["values"], json!(["n"]));
-        assert_eq!(spec["volumes"][2], json!({ "name": "backup", "emptyDir": {} }));
-        let ended = |source: &Source| outlived(&pod, source, LIVES, &Tls::default()).map(|(reason, _)| reason);
+        assert_eq!(spec["volumes"][3], json!({ "name": "backup", "emptyDir": {} }));
+        let ended = |source: &Source| outlived(&pod, source, &Tls::default()).map(|(reason, _)| reason);
         assert_eq!(ended(&source), None);
         let again = Pulled { identity: "i/b/2026-01-31T14:00:00Z".to_owned(), ..pulled };
         assert_eq!(ended(&Source { backup: Some(again), ..source }), Some("VolumesChanged"));
@@ -456,23 +468,22 @@ mod tests {
     #[test]
     fn a_pod_ends_with_what_it_was_made_for() {
         let source = Source { volumes: vec![volume("a", "Block", true)], free: true, ..Source::default() };
-        let check = |pod: &Pod, source: &Source, lifetimes, expect: Option<&str>| {
-            let found = outlived(pod, source, lifetimes, &Tls::default());
+        let check = |pod: &Pod, source: &Source, expect: Option<&str>| {
+            let found = outlived(pod, source, &Tls::default());
             assert_eq!(found.map(|(reason, _)| reason), expect);
         };
         let mut pod = pod(&source);
-        check(&pod, &source, LIVES, None);
-        check(&pod, &Source { free: false, ..source.clone() }, LIVES, Some("ExportPaused"));
-        check(&pod, &source, Lifetimes { whole: HOUR * 2, ..LIVES }, Some("CertificateParametersChanged"));
+        check(&pod, &source, None);
+        check(&pod, &Source { free: false, ..source.clone() }, Some("ExportPaused"));
         let more = Source { volumes: vec![volume("b", "Block", true)], ..source.clone() };
-        check(&pod, &more, LIVES, Some("VolumesChanged"));
+        check(&pod, &more, Some("VolumesChanged"));
         let modern = json!({ "metadata": {}, "spec": { "configuration": {
             "tlsConfiguration": { "minTLSVersion": "VersionTLS13" },
         } } });
         let modern = Tls::of(Some(&serde_json::from_value(modern).unwrap()));
-        let found = outlived(&pod, &source, LIVES, &modern);
+        let found = outlived(&pod, &source, &modern);
         assert_eq!(found.map(|(reason, _)| reason), Some("TLSConfigurationChanged"));
         pod.status = serde_json::from_value(json!({ "phase": "Succeeded" })).unwrap();
-        check(&pod, &source, LIVES, Some("ExporterPodFailedOrCompleted"));
+        check(&pod, &source, Some("ExporterPodFailedOrCompleted"));
     }
 }

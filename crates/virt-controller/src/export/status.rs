@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kit::clock;
 use meta::conditions;
 
-use super::certificate::Lifetimes;
 use super::links::{self, Hosts};
 use super::pod;
 use super::source::{NewCondition, Source, condition, reason};
@@ -23,12 +22,6 @@ pub fn expires(export: &VirtualMachineExport) -> Option<Timestamp> {
     let asked = export.spec.ttl_duration.as_deref().and_then(kit::duration::parse);
     let made = export.metadata.creation_timestamp.as_ref()?.0;
     made.checked_add(asked.unwrap_or(GOOD_FOR)).ok()
-}
-
-/// When a server that begins now is to end: before its certificate does, and with the export.
-pub fn deadline(export: &VirtualMachineExport, lifetimes: Lifetimes, now: Timestamp) -> Timestamp {
-    let rotated = now.checked_add(lifetimes.whole.saturating_sub(lifetimes.renew)).unwrap_or(now);
-    clock::seconds(expires(export).map_or(rotated, |end| end.min(rotated)))
 }
 
 /// The status as it was, or that of an export that has only begun.
@@ -117,11 +110,7 @@ mod tests {
     fn an_export_is_good_for_two_hours_unless_somebody_says_otherwise() {
         assert_eq!(expires(&export(Value::Null)), Some(at("2026-01-01T02:00:00Z")));
         assert_eq!(expires(&export(json!("30m"))), Some(at("2026-01-01T00:30:00Z")));
-        let lives = Lifetimes { whole: Duration::from_secs(7200), renew: Duration::from_secs(3600) };
-        let now = at("2026-01-01T00:10:00Z");
-        assert_eq!(deadline(&export(json!("30m")), lives, now), at("2026-01-01T00:30:00Z"));
-        assert_eq!(deadline(&export(json!("300h")), lives, now), at("2026-01-01T01:10:00Z"));
-        let status = begun(&export(Value::Null), now);
+        let status = begun(&export(Value::Null), at("2026-01-01T00:10:00Z"));
         assert_eq!(status.ttl_expiration_time.unwrap().0, at("2026-01-01T02:00:00Z"));
     }
 

@@ -296,6 +296,34 @@ async fn servers_offer_the_tls_that_is_asked_for() {
     assert_eq!(told(&next.await.unwrap()), (Some("VersionTLS13".to_owned()), None));
 }
 
+#[tokio::test]
+async fn the_certificate_of_a_server_is_renewed_for_its_key_while_it_serves() {
+    let cluster = cluster().await;
+    let pod = served(&cluster).await;
+    let shown = |pod: &Pod| pod.annotations().get("ferrovirt.io/export-certificate").cloned().unwrap_or_default();
+    let volume = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].clone();
+    let secret = api::<Secret>(&cluster).get(&volume.secret.unwrap().secret_name.unwrap()).await.unwrap();
+    let text = |key: &str| String::from_utf8(secret.data.as_ref().unwrap()[key].0.clone()).unwrap();
+    assert_eq!(shown(&pod), text("tls.crt"));
+
+    // Certificates are to live for an hour: one for a day is followed by another at once, and nobody is interrupted.
+    let kubevirts: Api<KubeVirt> = Api::namespaced(cluster.client.clone(), "kubevirt");
+    let short = json!({ "metadata": { "name": "kubevirt" }, "spec": {
+        "certificateRotateStrategy": { "selfSigned": { "server": { "duration": "1h" } } },
+    } });
+    kubevirts.create(&PostParams::default(), &serde_json::from_value(short).unwrap()).await.unwrap();
+    let first = shown(&pod);
+    let renewed = wait(&cluster.pods, "virt-export-e", "shown another", move |pod: Option<&Pod>| {
+        pod.is_some_and(|pod| shown(pod) != first)
+    });
+    let renewed = renewed.await.unwrap();
+    assert_eq!(renewed.uid(), pod.uid());
+    let (made, until) = kit::certs::life(&shown(&renewed)).unwrap();
+    assert_eq!(until.duration_since(made).as_hours(), 1);
+    let pair = kit::certs::Pair { certificate: shown(&renewed), key: text("tls.key") };
+    kit::tls::Material::new().set(&pair).unwrap();
+}
+
 /// A claim and a token are those of the export's own namespace.
 #[tokio::test]
 async fn claims_and_secrets_of_other_namespaces_are_not_exported() {

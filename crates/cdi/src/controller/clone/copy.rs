@@ -184,7 +184,9 @@ async fn secret(
     let servers = servers.data.and_then(|mut data| data.remove("ca-bundle.crt")).unwrap_or_default();
     let authority = Authority::from_pair(certificate::pair(&signer)).map_err(Error::Certificates)?;
     let leaf = Leaf { name: server::cloner(target), role: label::CLONER.to_owned(), node: None, dns: Vec::new() };
-    let issued = authority.issue(&leaf, clock::now(), LIFETIME).map_err(Error::Certificates)?;
+    let now = clock::now();
+    let lifetime = certificate::within(&authority, now, LIFETIME);
+    let issued = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
     let secret = json!({
         "metadata": {
             "name": name, "namespace": source.namespace(), "labels": plan::owned(target, label::CLONER),
