@@ -90,10 +90,8 @@ const APPLIANCE: &str = "/usr/local/lib/guestfs/appliance";
 const PARTS: [&str; 4] = ["kernel", "initrd", "root", "README.fixed"];
 
 /// The files of `guestfs/`, by path.
-const FILES: [(&str, &str); 2] = [
-    ("build.sh", include_str!("../../../guestfs/build.sh")),
-    ("init", include_str!("../../../guestfs/init")),
-];
+const FILES: [(&str, &str); 2] =
+    [("build.sh", include_str!("../../../guestfs/build.sh")), ("init", include_str!("../../../guestfs/init"))];
 
 /// The whole recipe as one text, for telling whether it changed.
 pub(crate) fn recipe() -> String {
@@ -141,7 +139,15 @@ fn tools(root: &Path, binary: &Path) -> Result<Layer, Error> {
     for script in ["usr/bin/virt-copy-in", "usr/bin/virt-copy-out", "usr/bin/virt-tar-in", "usr/bin/virt-tar-out"] {
         layer.file(script, root.join(script), 0o755, 0);
     }
-    for tree in ["usr/share/qemu", "usr/share/seabios", "usr/share/osinfo", "usr/lib/file", "lib/terminfo"] {
+    let trees = [
+        "usr/share/qemu",
+        "usr/share/seabios",
+        "usr/lib/ipxe/qemu",
+        "usr/share/osinfo",
+        "usr/lib/file",
+        "lib/terminfo",
+    ];
+    for tree in trees {
         if root.join(tree).is_dir() {
             layer.tree(Path::new(tree), &root.join(tree), &is_ours)?;
         }

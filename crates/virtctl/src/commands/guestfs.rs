@@ -192,7 +192,9 @@ async fn wait(pods: &Api<Pod>, name: &str) -> Result<(), Fault> {
             _ => {}
         }
         if let Some((image, why)) = pod::lacks(&pod) {
-            return Err(Fault::new(format!("the nodes cannot get image {image}")).because(printable(&why)).hint(MISSING));
+            return Err(Fault::new(format!("the nodes cannot get image {image}"))
+                .because(printable(&why))
+                .hint(MISSING));
         }
         if let Some(why) = pod::waits(&pod).filter(|why| *why != told) {
             eprintln!("{}", printable(&why));

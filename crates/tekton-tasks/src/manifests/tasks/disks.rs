@@ -13,6 +13,17 @@ fn claim(param: &str, name: &str) -> Value {
     json!({ "name": name, "persistentVolumeClaim": { "claimName": format!("$(params.{param})") } })
 }
 
+const KVM: &str = "devices.kubevirt.io/kvm";
+
+/// The same Tasks for a cluster without KVM, on none of whose nodes their steps would find a place: libguestfs then emulates its guest.
+pub fn without_kvm(tasks: &mut [Value]) {
+    for step in tasks.iter_mut().filter_map(|task| task["spec"]["steps"].as_array_mut()).flatten() {
+        if let Some(limits) = step.pointer_mut("/computeResources/limits").and_then(Value::as_object_mut) {
+            limits.remove(KVM);
+        }
+    }
+}
+
 /// The devices that a guest of libguestfs takes, which is QEMU's: KVM makes it quick, the others are its network.
 fn devices(names: &[&str]) -> Value {
     let limits: Map<String, Value> =
@@ -34,8 +45,16 @@ pub(super) fn disk_virt(name: &'static str, tool: &'static str, images: Images<'
         variables.push(json!({ "name": "LIBGUESTFS_CACHEDIR", "value": APPLIANCE.1 }));
     }
     let (title, description) = match tool {
-        "virt-sysprep" => ("Disk Virt Sysprep", "Seals a disk with virt-sysprep, so that machines can be made of it."),
-        _ => ("Disk Virt Customize", "Customizes a disk with virt-customize."),
+        "virt-sysprep" => (
+            "Disk Virt Sysprep",
+            "Seals a disk with virt-sysprep, so that machines can be made of it. \
+             It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
+        ),
+        _ => (
+            "Disk Virt Customize",
+            "Customizes a disk with virt-customize. \
+             It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
+        ),
     };
     Task {
         name,
@@ -63,7 +82,8 @@ pub(super) fn modify_windows_iso_file(images: Images<'_>) -> Task {
     Task {
         name: "modify-windows-iso-file",
         title: "Modify Windows ISO",
-        description: "Has an installation medium of Windows start without asking for a key.",
+        description: "Has an installation medium of Windows start without asking for a key. \
+                      It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
         params: vec![needed("pvcName", "The claim of the medium.")],
         results: Vec::new(),
         workspaces: Vec::new(),

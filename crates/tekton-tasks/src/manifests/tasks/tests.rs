@@ -88,6 +88,10 @@ fn steps_take_what_their_tools_need() {
         assert!(step(name)["env"].as_array().unwrap().contains(&variable), "{name}");
     }
     assert_eq!(taken("modify-windows-iso-file"), devices(&["kvm"]));
+    let mut emulated = all.clone();
+    without_kvm(&mut emulated);
+    assert!(!json!(emulated).to_string().contains("devices.kubevirt.io/kvm"));
+    assert_eq!(emulated[..3], all[..3], "others are as they were");
     let memory = json!({ "requests": { "memory": "3Gi" }, "limits": { "memory": "5Gi" } });
     assert_eq!(taken("disk-uploader"), memory);
 }
