@@ -1,6 +1,6 @@
 //! The Tasks about the content of disks. Pure.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{TEMPORARY, args, needed, param, switch, temporary};
 use crate::manifests::task::{Images, Param, Task, mounted, result, step, with};
@@ -24,11 +24,9 @@ pub fn without_kvm(tasks: &mut [Value]) {
     }
 }
 
-/// The devices that a guest of libguestfs takes, which is QEMU's: KVM makes it quick, the others are its network.
-fn devices(names: &[&str]) -> Value {
-    let limits: Map<String, Value> =
-        names.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1"))).collect();
-    json!({ "computeResources": { "limits": limits } })
+/// The guest of libguestfs, which is QEMU's, is quick with KVM. Its network is QEMU's own and takes no device of the node.
+fn kvm() -> Value {
+    json!({ "computeResources": { "limits": { (KVM): "1" } } })
 }
 
 pub(super) fn disk_virt(name: &'static str, tool: &'static str, images: Images<'_>) -> Task {
@@ -39,7 +37,7 @@ pub(super) fn disk_virt(name: &'static str, tool: &'static str, images: Images<'
     ];
     let step =
         mounted(step("run", images.disk, &args(name, &flags, false)), &[TEMPORARY, APPLIANCE, ("targetpvc", CLAIM)]);
-    let mut step = with(step, devices(&["kvm", "tun", "vhost-net"]));
+    let mut step = with(step, kvm());
     if let Some(variables) = step["env"].as_array_mut() {
         // Where libguestfs keeps the system of its guest, once it has put it together.
         variables.push(json!({ "name": "LIBGUESTFS_CACHEDIR", "value": APPLIANCE.1 }));
@@ -88,7 +86,7 @@ pub(super) fn modify_windows_iso_file(images: Images<'_>) -> Task {
         results: Vec::new(),
         workspaces: Vec::new(),
         steps: vec![
-            with(of("modify-iso-file", images.disk, &[TEMPORARY, EXTRACTED, TARGET]), devices(&["kvm"])),
+            with(of("modify-iso-file", images.disk, &[TEMPORARY, EXTRACTED, TARGET]), kvm()),
             of("create-iso-file", images.disk, &[TEMPORARY, EXTRACTED, NEW]),
             of("convert-iso-file", images.disk, &[TEMPORARY, NEW, TARGET]),
         ],
