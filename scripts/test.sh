@@ -80,13 +80,15 @@ step "a cluster comes and goes"
 cargo test --quiet --locked --workspace --exclude e2e --test machine -- "${skip[@]}"
 before=$(traces | sort)
 step "images"
-bin/ferrovirt images build
+# What is made on demand is for trials that take long.
+bin/ferrovirt images build $([ "$which" != all ] || echo guestfs)
 step "quotas of file systems, in a guest"
 scripts/quota.sh
 step "devices of containers on version 2 of control groups, in a guest"
 scripts/devices.sh
 step "a cluster"
 bin/ferrovirt up
+[ "$which" != all ] || bin/ferrovirt images load
 step "build of the live tests"
 cargo test --quiet --locked -p e2e --no-run
 step "the cluster, by kubectl"

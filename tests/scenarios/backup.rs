@@ -29,6 +29,9 @@ const GATE: &str = "incrementalBackup";
 pub(crate) const FILES: &str = "Filesystem";
 const DEVICE: &str = "Block";
 
+/// The launcher's image has qemu-img, and is on every node.
+const WITHOUT_LIBGUESTFS: [&str; 3] = ["--image=ferrovirt.local/launcher:v0.1.0", "--uid=107", "--gid=107"];
+
 /// Machines with this label are tracked.
 pub(crate) const LABEL: &str = "changedBlockTracking";
 
@@ -101,9 +104,9 @@ fn checksum_of(space: &Namespace, disk: &str, change: &str) -> Result<String> {
     sum.map(str::to_owned).with_context(|| format!("no checksum in {shown}"))
 }
 
-/// What a shell beside the claim shows of `script`; the pod it runs in is gone then.
-fn shell(space: &Namespace, claim: &str, script: &str) -> Result<String> {
-    let mut command = space.virtctl_command(&["guestfs", claim, "--kvm=false", "--uid=107", "--gid=107"]);
+/// What a shell beside the claim shows of `script`, where `virtctl guestfs` gets these words; the pod it runs in is gone then.
+pub(crate) fn shell(space: &Namespace, claim: &str, words: &[&str], script: &str) -> Result<String> {
+    let mut command = space.virtctl_command(&[&["guestfs", claim, "--kvm=false"], words].concat());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     child.stdin.take().context("no input")?.write_all(script.as_bytes())?;
     let done = child.wait_with_output()?;
@@ -165,7 +168,7 @@ fn an_incremental_backup_holds_the_changes_since_the_last() -> Result<()> {
         file(&full),
         file(&since)
     );
-    let shown = shell(&space, "backups", &script)?;
+    let shown = shell(&space, "backups", &WITHOUT_LIBGUESTFS, &script)?;
     ensure!(shown.contains(&expect), "the disk is another, it was {expect}: {shown}");
     let bytes = shown.lines().filter_map(|line| line.trim().strip_prefix("bytes ")).find_map(|n| n.parse::<u64>().ok());
     ensure!(bytes.is_some_and(|bytes| bytes < 1 << 20), "what changed is three clusters: {shown}");
@@ -248,7 +251,7 @@ fn devices_and_disks_that_came() -> Result<()> {
         "qemu-img rebase -u -F qcow2 -b {full} {grown} && qemu-img rebase -u -F qcow2 -b {grown} {since} && \
          qemu-img convert -O raw {since} /disk/disk.img && busybox sha256sum /disk/disk.img\nexit\n"
     );
-    let shown = shell(&space, "backups", &script)?;
+    let shown = shell(&space, "backups", &WITHOUT_LIBGUESTFS, &script)?;
     ensure!(shown.contains(&expect), "the disk is another, it was {expect}: {shown}");
     // Nothing of this is anything to be warned of.
     let warned = space.kubectl(&["get", "events", "--field-selector=type=Warning,reason=SyncFailed", "-o", "name"])?;

@@ -22,6 +22,7 @@ mod continuity;
 mod copies;
 mod data_volume;
 mod deletion;
+mod disk_tasks;
 mod endurance;
 mod eviction;
 mod export;
@@ -116,6 +117,7 @@ fn beside() -> Vec<Trial> {
         one_object::trials(),
         whole::trials(),
         tasks::trials(),
+        disk_tasks::trials(),
     ];
     interleaved(shared.into_iter().flatten().collect(), own.into_iter().flatten().collect())
 }

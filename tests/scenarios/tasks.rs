@@ -8,24 +8,25 @@ use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
 use crate::shared::with_guest;
-use crate::trial;
+use crate::{long, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("tasks_make_machines_and_disks_and_send_them_to_a_registry", make),
         trial("tasks_run_commands_in_a_guest", run_commands),
+        long("tasks_copy_and_change_templates_and_make_machines_of_them", templates),
     ]
 }
 
 /// The task succeeds.
-fn done(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<taskrun::Ended> {
+pub(crate) fn done(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<taskrun::Ended> {
     let ended = taskrun::run(space, task, params)?;
     ensure!(ended.code == 0, "{task}: {ended:?}");
     Ok(ended)
 }
 
 /// The task fails, and says so.
-fn failed(space: &Namespace, task: &str, params: &[(&str, Value)], words: &str) -> Result<()> {
+pub(crate) fn failed(space: &Namespace, task: &str, params: &[(&str, Value)], words: &str) -> Result<()> {
     let ended = taskrun::run(space, task, params)?;
     ensure!(ended.code == 1 && ended.log.contains(words), "{task}: {ended:?}, and not {words:?}");
     Ok(())
@@ -121,4 +122,39 @@ fn run_commands() -> Result<()> {
             "no Secret with ssh-privatekey",
         )
     })
+}
+
+fn templates() -> Result<()> {
+    let space = Namespace::new("templates")?;
+    taskrun::grant(&space)?;
+    let mut machine = machine::on_kernel("one", "Halted");
+    machine["metadata"]["name"] = json!("${NAME}");
+    space.apply(&json!({
+        "apiVersion": "template.kubevirt.io/v1beta1", "kind": "VirtualMachineTemplate", "metadata": { "name": "small" },
+        "spec": {
+            "parameters": [{ "name": "NAME", "required": true }],
+            "virtualMachine": { "metadata": machine["metadata"], "spec": machine["spec"] },
+        },
+    }))?;
+    let copy = [("sourceTemplateName", json!("small")), ("targetTemplateName", json!("large"))];
+    let made = done(&space, "copy-template", &copy)?;
+    ensure!(made.results["name"] == "large", "{made:?}");
+    failed(&space, "copy-template", &copy, "cannot create VirtualMachineTemplate")?;
+    let change = [("templateName", json!("large")), ("memory", json!("224Mi")), ("vmLabels", json!(["size:large"]))];
+    done(&space, "modify-vm-template", &change)?;
+    let create =
+        [("templateName", json!("large")), ("templateParams", json!(["NAME:made"])), ("startVM", json!("true"))];
+    let made = done(&space, "create-vm-from-template", &create)?;
+    ensure!(made.results["name"] == "made", "{made:?}");
+    let nameless = [("templateName", json!("large"))];
+    failed(&space, "create-vm-from-template", &nameless, "NAME is required")?;
+    let vmi = space.wait("vmi", "made", "ran", |vmi| machine::phase(vmi) == "Running")?;
+    ensure!(vmi["spec"]["domain"]["memory"]["guest"] == "224Mi", "{}", vmi["spec"]);
+    ensure!(
+        space.get("vm", "made")?["metadata"]["labels"]["size"] == "large",
+        "the label of the template is not there"
+    );
+    done(&space, "modify-vm-template", &[("templateName", json!("large")), ("deleteTemplate", json!("true"))])?;
+    ensure!(space.get("virtualmachinetemplate", "large")?.is_null(), "the template is there");
+    Ok(())
 }

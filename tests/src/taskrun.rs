@@ -1,13 +1,19 @@
 //! Tekton's tasks without Tekton: the steps of a Task as a pod, params and results in their places, as its controller does it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use tekton_tasks::manifests;
 
 use crate::Namespace;
-use crate::wait::{SOON, until};
+use crate::wait::until;
+
+const KVM: &str = "devices.kubevirt.io/kvm";
+
+/// How long the steps may take; an appliance of libguestfs that is emulated takes minutes to start.
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// What came of the steps.
 #[derive(Debug)]
@@ -28,7 +34,10 @@ pub fn grant(space: &Namespace) -> Result<()> {
 /// Runs the steps of `task` in `space`, whose accounts have their rights.
 pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<Ended> {
     let image = |name: &str| format!("ferrovirt.local/{name}:v{}", env!("CARGO_PKG_VERSION"));
-    let all = manifests::tasks(&image("tekton-tasks"), &image("guestfs"), "v1");
+    let mut all = manifests::tasks(&image("tekton-tasks"), &image("guestfs"), "v1");
+    if !kvm()? {
+        manifests::without_kvm(&mut all);
+    }
     let spec = &all.iter().find(|one| one["metadata"]["name"] == task).context("there is no such task")?["spec"];
     let values = values(spec, params)?;
     let name = format!("{task}-{:08x}", std::process::id() ^ u32::try_from(values.to_string().len())?);
@@ -49,7 +58,11 @@ pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<En
     let mut reader = json!({ "name": "reader", "image": image("tekton-tasks"), "command": ["sleep", "3600"] });
     reader["securityContext"] = last["securityContext"].clone();
     reader["volumeMounts"] = json!([{ "name": "results", "mountPath": "/tekton/results" }]);
-    let account = format!("{task}-task");
+    // Tasks that ask the API server nothing have no account of their own.
+    let own = format!("{task}-task");
+    let granted = manifests::rights(space.name());
+    let has_own = granted.iter().any(|one| one["kind"] == "ServiceAccount" && one["metadata"]["name"] == own.as_str());
+    let account = if has_own { own.as_str() } else { "default" };
     space.apply(&json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": {
@@ -58,7 +71,7 @@ pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<En
             "initContainers": containers, "containers": [last, reader], "volumes": volumes,
         },
     }))?;
-    let code = until(&format!("{task} to end"), SOON * 4, || ended(&space.get("pod", &name)?, &step))?;
+    let (step, code) = until(&format!("{task} to end"), LIMIT, || ended(&space.get("pod", &name)?, &step))?;
     let log = space.kubectl(&["logs", &name, "-c", &step])?;
     let mut results = BTreeMap::new();
     for result in spec["results"].as_array().into_iter().flatten().filter(|_| code == 0) {
@@ -71,12 +84,23 @@ pub fn run(space: &Namespace, task: &str, params: &[(&str, Value)]) -> Result<En
     Ok(Ended { code, log, results })
 }
 
-/// The code of the step, once it has ended.
-fn ended(pod: &Value, step: &str) -> Result<Option<i64>> {
+/// Whether a node offers KVM.
+fn kvm() -> Result<bool> {
+    let nodes: Value = serde_json::from_str(&Namespace::kubectl_in("default", &["get", "nodes", "-o", "json"])?)?;
+    let mut all = nodes["items"].as_array().into_iter().flatten();
+    Ok(all.any(|node| !matches!(node["status"]["allocatable"][KVM].as_str(), None | Some("0"))))
+}
+
+/// The step that ended last and its code: `last`, or one before it that failed.
+fn ended(pod: &Value, last: &str) -> Result<Option<(String, i64)>> {
     ensure!(pod["status"]["phase"] != "Failed" || !pod["status"]["containerStatuses"].is_null(), "{}", pod["status"]);
-    let all = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
-    let found = all.into_iter().find(|one| one["name"] == step);
-    Ok(found.and_then(|one| one.pointer("/state/terminated/exitCode")?.as_i64()))
+    let of = |list: &str| pod["status"][list].as_array().cloned().unwrap_or_default();
+    let code = |one: &Value| {
+        let code = one.pointer("/state/terminated/exitCode")?.as_i64()?;
+        Some((one["name"].as_str()?.to_owned(), code))
+    };
+    let failed = of("initContainerStatuses").iter().filter_map(code).find(|(_, code)| *code != 0);
+    Ok(failed.or_else(|| of("containerStatuses").iter().filter_map(code).find(|(name, _)| name == last)))
 }
 
 /// Every param by name: as it is given, else its default.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 pub(crate) use images::Image;
 use images::{Layout, Workshop};
@@ -33,7 +34,11 @@ struct Place {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Make every image whose inputs changed
-    Build,
+    Build {
+        /// Images that are made for who asks for them, beside those that every cluster takes
+        #[arg(value_name = "IMAGE", value_parser = on_demand())]
+        more: Vec<String>,
+    },
     /// Say what was built
     List,
     /// Give the images to the running node
@@ -94,14 +99,15 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     terminal::log("warn");
     let shop = workshop(arguments.place.cache)?;
     match arguments.action {
-        Action::Build => {
-            build(&shop)?;
+        Action::Build { more } => {
+            let asked = Image::ON_DEMAND.into_iter().filter(|image| more.iter().any(|name| name == image.short()));
+            build(&shop, &Image::DEFAULT.into_iter().chain(asked).collect::<Vec<_>>())?;
             print_list(&shop)
         }
         Action::List => print_list(&shop),
         Action::Load { state } => {
             need_root()?;
-            let loaded = load(&shop, &state.state()?, &Image::ALL)?;
+            let loaded = load(&shop, &state.state()?, &Image::all())?;
             let text = if loaded.is_empty() {
                 "the node has them all".to_owned()
             } else {
@@ -130,15 +136,20 @@ fn workshop(cache: PathBuf) -> anyhow::Result<Workshop> {
     Ok(Workshop { cache, binary, launcher, virtctl, container_disk, cni })
 }
 
-/// Builds what is not up to date.
-pub(crate) fn build(shop: &Workshop) -> anyhow::Result<()> {
+/// What can be asked for by name.
+fn on_demand() -> PossibleValuesParser {
+    Image::ON_DEMAND.map(Image::short).into()
+}
+
+/// Builds what of `wanted` is not up to date.
+pub(crate) fn build(shop: &Workshop, wanted: &[Image]) -> anyhow::Result<()> {
     if let Some(missing) =
         [&shop.launcher, &shop.virtctl, &shop.container_disk, &shop.cni].into_iter().find(|program| !program.is_file())
     {
         let error = anyhow::anyhow!("{} is missing", missing.display());
         return Err(advise(error, "`make build` puts it beside the program"));
     }
-    shop.build(&mut |line| terminal::say(line))?;
+    shop.build(wanted, &mut |line| terminal::say(line))?;
     Ok(())
 }
 

@@ -132,7 +132,7 @@ async fn start(state: &State, number: Number) -> anyhow::Result<()> {
     let client = cluster::client(&state.kubeconfig(), "ferrovirt").await?;
     up::wait_for_node(state, &client, number, Some(since)).await?;
     if let Some(pid) = state.node_pid(number)? {
-        images::load_into(&images::default_workshop()?, number, pid, &images::Image::ALL)?;
+        images::load_into(&images::default_workshop()?, number, pid, &images::Image::all())?;
     }
     terminal::say(&format!("node {number} is Ready"));
     Ok(())

@@ -154,9 +154,9 @@ async fn virtual_machines(
 ) -> anyhow::Result<()> {
     let mut steps = Steps { begin: Instant::now(), changed: false };
     let shop = images::default_workshop()?;
-    images::build(&shop)?;
+    images::build(&shop, &images::Image::DEFAULT)?;
     let since = Instant::now();
-    let loaded = images::load(&shop, state, &images::Image::ALL)?;
+    let loaded = images::load(&shop, state, &images::Image::DEFAULT)?;
     if !loaded.is_empty() {
         steps.done(&format!("{} images loaded", loaded.len()), since);
     }

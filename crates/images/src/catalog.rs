@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::layer::Layer;
 use crate::layout::Start;
-use crate::{Error, Workshop, closure, guest, sysroot};
+use crate::parts::{USERS, common, is_ours, links, matching, programs};
+use crate::{Error, Workshop, guest, guestfs, sysroot};
 
 /// Tag of all images: the version of the product.
 pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"));
@@ -27,12 +28,21 @@ pub enum Image {
     GuestDemo,
     /// The same guest as a kernelBoot image.
     GuestKernel,
+    /// libguestfs with its tools and appliance, and the program of tasks' steps.
+    Guestfs,
 }
 
 impl Image {
-    /// All, in the order they are listed.
-    pub const ALL: [Self; 6] =
+    /// Those that a cluster with virtual machines takes.
+    pub const DEFAULT: [Self; 6] =
         [Self::Pause, Self::Component, Self::Launcher, Self::TektonTasks, Self::GuestDemo, Self::GuestKernel];
+    /// Those that are made for who asks for them: they are large, and few need them.
+    pub const ON_DEMAND: [Self; 1] = [Self::Guestfs];
+
+    /// All.
+    pub fn all() -> Vec<Self> {
+        [&Self::DEFAULT[..], &Self::ON_DEMAND].concat()
+    }
 
     /// Last part of the name.
     pub fn short(self) -> &'static str {
@@ -43,6 +53,7 @@ impl Image {
             Self::TektonTasks => "tekton-tasks",
             Self::GuestDemo => "guest-demo",
             Self::GuestKernel => "guest-kernel",
+            Self::Guestfs => "guestfs",
         }
     }
     /// Full name with tag as manifests use it.
@@ -71,9 +82,6 @@ const LAUNCHER_PACKAGES: [&str; 16] = [
     "swtpm-tools",
     "tzdata",
 ];
-
-/// Users of every image.
-const USERS: &str = "root:x:0:0:root:/root:/bin/sh\nqemu:x:107:107:qemu:/var/run/kubevirt-private:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";
 
 /// Who a component is, by number: a kubelet has to see that it is not root. What has to be root says so in its pod.
 const COMPONENT_USER: &str = "1001:1001";
@@ -121,84 +129,7 @@ pub const COMPONENTS: [&str; 37] = [
 /// Links of the launcher: programs that ask it, and one that asks libvirt what the node can do.
 const ASKING: [&str; 3] = ["virt-probe", "virt-freezer", "virt-node-capabilities"];
 
-/// Applets that make `kubectl exec` useful.
-const APPLETS: [&str; 52] = [
-    "sh",
-    "ls",
-    "cat",
-    "ps",
-    "ip",
-    "grep",
-    "sleep",
-    "cp",
-    "mkdir",
-    "rm",
-    "df",
-    "env",
-    "id",
-    "tail",
-    "tar",
-    "vi",
-    "stat",
-    "find",
-    "head",
-    "wc",
-    "du",
-    "md5sum",
-    "sha256sum",
-    "readlink",
-    "hostname",
-    "uname",
-    "mount",
-    "which",
-    "test",
-    "true",
-    "false",
-    "echo",
-    "touch",
-    "date",
-    "sed",
-    "awk",
-    "sort",
-    "cut",
-    "tr",
-    "xargs",
-    "kill",
-    "pidof",
-    "dd",
-    "nslookup",
-    "nsenter",
-    "chmod",
-    "ln",
-    "mv",
-    "tee",
-    "timeout",
-    "nc",
-    "netstat",
-];
-
-/// Firmware that QEMU ships for machines other than x86.
-const OTHER_MACHINES: [&str; 17] = [
-    "QEMU,",
-    "bamboo",
-    "canyonlands",
-    "hppa",
-    "npcm",
-    "openbios",
-    "palcode",
-    "s390",
-    "skiboot",
-    "slof",
-    "trace-events",
-    "u-boot",
-    "vof",
-    "petalogix",
-    "opensbi",
-    "ast27",
-    "qemu_vga",
-];
-
-pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<(), Error> {
+pub(crate) fn build(shop: &Workshop, wanted: &[Image], say: &mut dyn FnMut(&str)) -> Result<(), Error> {
     let layout = shop.layout();
     let blobs = layout.blobs();
     fs::create_dir_all(&blobs).map_err(Error::io("create", &blobs))?;
@@ -206,8 +137,13 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
     let component = sysroot::prepare(&shop.cache, "component", &COMPONENT_PACKAGES, false, say)?;
     let launcher = sysroot::prepare(&shop.cache, "launcher", &LAUNCHER_PACKAGES, true, say)?;
     let guest = sysroot::prepare(&shop.cache, "guest", &guest::PACKAGES, false, say)?;
+    let guestfs = if wanted.contains(&Image::Guestfs) {
+        Some(sysroot::prepare(&shop.cache, "guestfs", &guestfs::PACKAGES, false, say)?)
+    } else {
+        None
+    };
 
-    let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("layer.rs")]);
+    let recipe = hash(&[include_bytes!("catalog.rs"), include_bytes!("parts.rs"), include_bytes!("layer.rs")]);
     let binary = hash_files(&[&shop.binary, &shop.container_disk, &shop.cni, &shop.virtctl])?;
     let launching = hash_files(&[&shop.launcher, &shop.container_disk])?;
     let inputs = |image: Image| match image {
@@ -219,8 +155,13 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
         Image::GuestDemo | Image::GuestKernel => {
             format!("{recipe} {}", hash(&[guest.identity.as_bytes(), guest::recipe().as_bytes()]))
         }
+        Image::Guestfs => {
+            let identity = guestfs.as_ref().map(|tree| tree.identity.as_str()).unwrap_or_default();
+            format!("{recipe} {binary} {}", hash(&[identity.as_bytes(), guestfs::recipe().as_bytes()]))
+        }
     };
-    let stale: Vec<Image> = Image::ALL.into_iter().filter(|i| layout.inputs(&i.name()) != Some(inputs(*i))).collect();
+    let stale: Vec<Image> =
+        wanted.iter().copied().filter(|image| layout.inputs(&image.name()) != Some(inputs(*image))).collect();
     let has = |image: Image| stale.contains(&image);
 
     if has(Image::Pause) {
@@ -280,6 +221,13 @@ pub(crate) fn build_all(shop: &Workshop, say: &mut dyn FnMut(&str)) -> Result<()
             &inputs(Image::GuestKernel),
         )?;
     }
+    if let Some(tree) = guestfs.as_ref().filter(|_| has(Image::Guestfs)) {
+        let mut layers = Vec::new();
+        for layer in guestfs::layers(shop, tree, say)? {
+            layers.push(layer.write(&blobs)?);
+        }
+        layout.add(&Image::Guestfs.name(), &layers, &guestfs::start(), &inputs(Image::Guestfs))?;
+    }
     layout.sweep()
 }
 
@@ -299,12 +247,6 @@ fn offer(layer: &mut Layer, virtctl: &Path) -> Result<(), Error> {
     layer.bytes(root.join("SHA256SUMS"), format!("{sum}  {}\n", archive.display()), 0o644);
     layer.bytes(root.join(archive), bytes, 0o644);
     Ok(())
-}
-
-fn links(layer: &mut Layer, names: &[&str], to: &str) {
-    for name in names {
-        layer.link(Path::new("usr/bin").join(name), to);
-    }
 }
 
 fn component_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
@@ -376,7 +318,6 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
     )?);
     wanted.retain(|p| root.join(p).exists());
     programs(&mut layer, root, &wanted, &[binary])?;
-    let firmware = |name: &str| !OTHER_MACHINES.iter().any(|other| name.starts_with(other));
     for tree in [
         "usr/share/qemu",
         "usr/share/seabios",
@@ -390,76 +331,13 @@ fn launcher_layer(root: &Path, binary: &Path) -> Result<Layer, Error> {
         "usr/share/zoneinfo",
     ] {
         if root.join(tree).is_dir() {
-            layer.tree(Path::new(tree), &root.join(tree), &firmware)?;
+            layer.tree(Path::new(tree), &root.join(tree), &is_ours)?;
         }
     }
-    // What `virtctl guestfs` runs.
+    // `virtctl guestfs --image` can run it: it has qemu-img, and is on the nodes already.
     layer.bytes("entrypoint.sh", &b"#!/bin/sh\nexec /bin/sh\n"[..], 0o755);
     layer.bytes("etc/swtpm_setup.conf", &b"create_certs_tool=\n"[..], 0o644);
     Ok(layer)
-}
-
-/// What every image of ours has: users, name service configuration, directories, a shell.
-fn common(layer: &mut Layer, root: &Path) {
-    layer.merged_usr();
-    layer.bytes("etc/passwd", USERS, 0o644);
-    layer.bytes("etc/group", &b"root:x:0:\nqemu:x:107:\nnogroup:x:65534:\n"[..], 0o644);
-    layer.bytes("etc/nsswitch.conf", &b"passwd: files\ngroup: files\nhosts: files dns\n"[..], 0o644);
-    layer.bytes("etc/protocols", &b"ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\n"[..], 0o644);
-    for (path, mode, owner) in [
-        ("tmp", 0o1777, 0),
-        ("run", 0o755, 0),
-        ("root", 0o700, 0),
-        ("proc", 0o555, 0),
-        ("sys", 0o555, 0),
-        ("dev", 0o755, 0),
-        ("var/lib", 0o755, 0),
-        ("var/log", 0o755, 0),
-        ("run/kubevirt", 0o755, 107),
-        ("run/kubevirt-private", 0o755, 107),
-        ("run/libvirt", 0o755, 107),
-        ("run/kubevirt-ephemeral-disks", 0o755, 107),
-    ] {
-        layer.directory(path, mode, owner);
-    }
-    layer.link("var/run", "/run");
-    layer.file("usr/bin/busybox", root.join("bin/busybox"), 0o755, 0);
-    for applet in APPLETS {
-        layer.link(Path::new("usr/bin").join(applet), "busybox");
-    }
-}
-
-/// Programs of the sysroot and the libraries that they and `ours` need.
-fn programs(layer: &mut Layer, root: &Path, wanted: &[PathBuf], ours: &[&Path]) -> Result<(), Error> {
-    let mut all = wanted.to_vec();
-    all.extend(ours.iter().map(|p| p.to_path_buf()));
-    for library in closure::libraries(root, &all)? {
-        let name = library.file_name().map(PathBuf::from).unwrap_or_default();
-        let private = library.components().count() > 4;
-        let to = if private { Path::new("usr/lib/x86_64-linux-gnu").join(&name) } else { library.clone() };
-        layer.file(to, root.join(&library), 0o755, 0);
-    }
-    for program in wanted {
-        let from = root.join(program);
-        let bytes = fs::read(&from).map_err(Error::io("read", &from))?;
-        layer.file(program, &from, if closure::is_elf(&bytes) { 0o755 } else { 0o644 }, 0);
-    }
-    layer.link("lib64/ld-linux-x86-64.so.2", "../lib/x86_64-linux-gnu/ld-linux-x86-64.so.2");
-    Ok(())
-}
-
-/// Files of a directory whose names start with one of `prefixes`.
-fn matching(root: &Path, dir: &Path, prefixes: &[&str]) -> Result<Vec<PathBuf>, Error> {
-    let full = root.join(dir);
-    let mut files: Vec<PathBuf> = fs::read_dir(&full)
-        .map_err(Error::io("read", &full))?
-        .flatten()
-        .map(|e| e.file_name().to_string_lossy().into_owned())
-        .filter(|name| prefixes.iter().any(|p| name.starts_with(p)))
-        .map(|name| dir.join(name))
-        .collect();
-    files.sort();
-    Ok(files)
 }
 
 fn strings(list: &[&str]) -> Vec<String> {

@@ -11,9 +11,11 @@ mod bundle;
 mod catalog;
 mod closure;
 mod guest;
+mod guestfs;
 mod layer;
 mod layout;
 mod load;
+mod parts;
 mod push;
 mod sysroot;
 
@@ -157,9 +159,9 @@ pub struct Workshop {
 }
 
 impl Workshop {
-    /// Builds every image whose inputs changed; says each step through `say`. Returns what the store holds afterwards.
-    pub fn build(&self, say: &mut dyn FnMut(&str)) -> Result<Vec<Listed>, Error> {
-        catalog::build_all(self, say)?;
+    /// Builds those of `wanted` whose inputs changed; says each step through `say`. Returns what the store holds afterwards.
+    pub fn build(&self, wanted: &[Image], say: &mut dyn FnMut(&str)) -> Result<Vec<Listed>, Error> {
+        catalog::build(self, wanted, say)?;
         self.list()
     }
 

@@ -7,4 +7,4 @@ mod tasks;
 
 pub use pipelines::{config_maps, pipelines};
 pub use rights::rights;
-pub use tasks::{NAMES, tasks};
+pub use tasks::{NAMES, tasks, without_kvm};

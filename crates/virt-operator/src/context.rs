@@ -21,6 +21,8 @@ pub struct Release {
     pub component: String,
     /// Image of launcher pods.
     pub launcher: String,
+    /// Image of what `virtctl guestfs` runs.
+    pub guestfs: String,
     /// Version of the product.
     pub version: String,
 }

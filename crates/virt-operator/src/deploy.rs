@@ -146,6 +146,7 @@ async fn input(context: &Context, kubevirt: &KubeVirt, version: &Version, ca_bun
         namespace: kubevirt.namespace().unwrap_or_default(),
         component_image: image(&context.release.component, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
         launcher_image: image(&context.release.launcher, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
+        guestfs_image: image(&context.release.guestfs, spec.image_registry.as_deref(), spec.image_tag.as_deref()),
         pull_policy: spec.image_pull_policy.clone().filter(|p| !p.is_empty()).unwrap_or("IfNotPresent".into()),
         pull_secrets: spec.image_pull_secrets.clone(),
         replicas,

@@ -12,6 +12,8 @@ use crate::manifests::{crds, instancetypes, rbac};
 pub const COMPONENT_IMAGE: &str = concat!("ferrovirt.local/component:v", env!("CARGO_PKG_VERSION"));
 /// Default image of launcher pods.
 pub const LAUNCHER_IMAGE: &str = concat!("ferrovirt.local/launcher:v", env!("CARGO_PKG_VERSION"));
+/// Default image of what `virtctl guestfs` runs.
+pub const GUESTFS_IMAGE: &str = concat!("ferrovirt.local/guestfs:v", env!("CARGO_PKG_VERSION"));
 
 const NAMESPACE: &str = "kubevirt";
 const ACCOUNT: &str = "kubevirt-operator";
@@ -143,7 +145,11 @@ fn deployment() -> Value {
         account: ACCOUNT,
         image: COMPONENT_IMAGE,
         args: &[],
-        env: &[("COMPONENT_IMAGE", COMPONENT_IMAGE), ("LAUNCHER_IMAGE", LAUNCHER_IMAGE)],
+        env: &[
+            ("COMPONENT_IMAGE", COMPONENT_IMAGE),
+            ("LAUNCHER_IMAGE", LAUNCHER_IMAGE),
+            ("GUESTFS_IMAGE", GUESTFS_IMAGE),
+        ],
         ports: &[("metrics", 8443), ("webhooks", 8444)],
         memory: "24Mi",
     };

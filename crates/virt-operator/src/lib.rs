@@ -59,6 +59,9 @@ pub struct Args {
     /// Image of launcher pods.
     #[arg(long, env = "LAUNCHER_IMAGE", default_value = install::LAUNCHER_IMAGE)]
     pub launcher_image: String,
+    /// Image of what `virtctl guestfs` runs.
+    #[arg(long, env = "GUESTFS_IMAGE", default_value = install::GUESTFS_IMAGE)]
+    pub guestfs_image: String,
     /// Port for webhooks, health and metrics.
     #[arg(long, default_value_t = 8443)]
     pub port: u16,
@@ -81,6 +84,7 @@ pub async fn run(args: Args, process: operator::Process) -> Result<(), Error> {
         namespace: args.namespace.clone(),
         component: args.component_image.clone(),
         launcher: args.launcher_image.clone(),
+        guestfs: args.guestfs_image.clone(),
         version: install::version(),
     };
     let ready = process.ready();

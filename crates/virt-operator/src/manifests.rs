@@ -23,6 +23,8 @@ pub struct Input {
     pub component_image: String,
     /// Image of launcher pods.
     pub launcher_image: String,
+    /// Image of what `virtctl guestfs` runs.
+    pub guestfs_image: String,
     /// Pull policy of all of them.
     pub pull_policy: String,
     /// Secrets to pull them with.

@@ -69,7 +69,7 @@ impl Unpacked {
             return Err(advise(error, "name a registry that the node reaches with --registry"));
         }
         for socket in sockets {
-            let loaded = images::load(&self.layout, &socket, &Image::ALL)?;
+            let loaded = images::load(&self.layout, &socket, &Image::all())?;
             let at = socket.display();
             terminal::say(&format!("          {} images given to containerd at {at}", loaded.len()));
         }

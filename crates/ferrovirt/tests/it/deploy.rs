@@ -30,6 +30,7 @@ async fn deployed_objects_find_what_they_refer_to() {
         namespace: "kubevirt".into(),
         component: component.clone(),
         launcher: images::Image::Launcher.name(),
+        guestfs: images::Image::Guestfs.name(),
         version: images::VERSION.into(),
     };
     let operator = virt_operator::Operator::new(account(&server, &kubevirt), builds, Material::new());
@@ -104,7 +105,7 @@ impl There {
             maps: names(client, "/api/v1/configmaps").await,
             secrets: names(client, "/api/v1/secrets").await,
             priorities: names(client, "/apis/scheduling.k8s.io/v1/priorityclasses").await,
-            images: images::Image::ALL.into_iter().map(images::Image::name).collect(),
+            images: images::Image::all().into_iter().map(images::Image::name).collect(),
             services: list(client, "/api/v1/services").await,
             pods,
         }

@@ -84,6 +84,7 @@ async fn an_idle_component_does_not_ask_for_kinds_that_the_cluster_lacks() {
         namespace: "kubevirt".into(),
         component: "component".into(),
         launcher: "launcher".into(),
+        guestfs: "guestfs".into(),
         version: images::VERSION.into(),
     };
     let _kubevirt = virt_operator::Operator::new(client.clone(), builds, Material::new()).start(&stop);

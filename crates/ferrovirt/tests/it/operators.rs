@@ -90,6 +90,7 @@ const PRODUCTS: [Product; 5] = [
                 namespace: "kubevirt".into(),
                 component: format!("r/component:{version}"),
                 launcher: format!("r/launcher:{version}"),
+                guestfs: format!("r/guestfs:{version}"),
                 version: version.into(),
             };
             let operator = virt_operator::Operator::new(client, release, Material::new());

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::cdi::v1beta1::{DataImportCron, DataSource};
-use k8s_openapi::api::core::v1::Namespace;
+use api::kubevirt::constants::device;
+use k8s_openapi::api::core::v1::{Namespace, Node};
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::store::Key;
 use kit::workload::Placement;
 use kit::{Chain, apply, clock};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -118,6 +119,17 @@ async fn ensure_namespace(context: &Context) -> Result<(), Error> {
     }
 }
 
+/// Whether machines run on nodes of which none has KVM. As long as no node offers devices, nobody knows.
+async fn emulated(context: &Context) -> Result<bool, Error> {
+    let nodes = Api::<Node>::all(context.client.clone()).list(&ListParams::default().match_any()).await;
+    let nodes = nodes.map_err(Error::api("list", "Node", ""))?.items;
+    let offered = |device: &str| {
+        let allocatable = |node: &Node| node.status.as_ref()?.allocatable.as_ref()?.get(device).map(|all| all.0 != "0");
+        nodes.iter().any(|node| allocatable(node) == Some(true))
+    };
+    Ok(offered(device::TUN) && !offered(device::KVM))
+}
+
 /// What an installation came to.
 struct Done {
     /// When it has to be looked at again.
@@ -143,6 +155,7 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, seen: &Seen)
     input.monitoring = serves(monitoring::VERSION, &monitoring::KINDS).await?;
     if serves(tekton::VERSION, &tekton::KINDS).await? {
         input.steps = Some(context.release.steps.clone());
+        input.emulated = emulated(context).await?;
     }
     // A webhook that nobody answers refuses every machine. Once there, it stays while the validator is away: so it is asked for.
     let hooks = admission::addresses(&input);

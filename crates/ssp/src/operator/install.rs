@@ -99,6 +99,8 @@ fn rights() -> Vec<Value> {
         // That of boot sources, where nobody has made it.
         rule("", &["namespaces"], &["create"]),
         named("", "namespaces", &["get"], &[IMAGES]),
+        // Whether any has KVM.
+        rule("", &["nodes"], &["list"]),
         rule("apiregistration.k8s.io", &["apiservices"], READ),
         named("apiregistration.k8s.io", "apiservices", CHANGE, &["v1.token.kubevirt.io"]),
     ];

@@ -51,6 +51,8 @@ pub struct Input {
     pub monitoring: bool,
     /// Images of steps of tasks, where the cluster knows the kinds of Tekton.
     pub steps: Option<[String; 2]>,
+    /// Whether no node has KVM.
+    pub emulated: bool,
     /// Version of the product.
     pub version: String,
 }
@@ -88,7 +90,7 @@ pub fn render(input: &Input) -> Vec<Value> {
         }
     }
     if let Some(images) = &input.steps {
-        add(tekton::OPERAND, "tektonTasks", tekton::render(&input.namespace, images, &input.version));
+        add(tekton::OPERAND, "tektonTasks", tekton::render(&input.namespace, images, input.emulated, &input.version));
     }
     if input.monitoring {
         add("metrics", "monitoring", monitoring::render(input));

@@ -1,9 +1,11 @@
 //! The operator; the controller of Deployments and CDI's controllers are played by the test.
 
+use std::collections::BTreeMap;
+
 use api::cdi::v1beta1::{DataImportCron, DataSource};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim, Secret, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolumeClaim, Secret, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
@@ -581,9 +583,20 @@ fn kind_of_tekton(name: &str, plural: &str) -> Value {
     })
 }
 
+/// A node that offers these devices.
+async fn node_with(client: &Client, devices: &[&str]) {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "one" } });
+    nodes.create(&PostParams::default(), &serde_json::from_value(node).unwrap()).await.unwrap();
+    let all: BTreeMap<&str, &str> = devices.iter().map(|device| (*device, "1k")).collect();
+    let status = json!({ "status": { "allocatable": all } });
+    nodes.patch_status("one", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
 #[tokio::test]
 async fn tasks_come_where_tekton_is_and_go_with_the_object() {
     let (server, client, ssps) = installed().await;
+    node_with(&client, &["devices.kubevirt.io/tun"]).await;
     let _running = start(&server, "v1");
     create(&ssps, "ssp", json!({})).await;
     ready(&client, "r/component:v1").await;
@@ -596,6 +609,10 @@ async fn tasks_come_where_tekton_is_and_go_with_the_object() {
     let (tasks, pipelines) = (of("Task"), of("Pipeline"));
     let made = wait(&tasks, "execute-in-vm", "made", exists).await.unwrap();
     assert_eq!(made.data["spec"]["steps"][0]["image"], "r/tekton-tasks:v1");
+    // No node of this cluster has KVM, and a step that asks for it would find no place.
+    let made = wait(&tasks, "disk-virt-customize", "made", exists).await.unwrap();
+    let limits = &made.data["spec"]["steps"][0]["computeResources"]["limits"];
+    assert_eq!(*limits, json!({}));
     wait(&pipelines, "windows-efi-installer", "made", exists).await;
     let roles: Api<ClusterRole> = Api::all(client.clone());
     wait(&roles, "cleanup-vm-task", "made", exists).await;

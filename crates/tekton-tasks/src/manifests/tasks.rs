@@ -4,6 +4,7 @@ mod disks;
 
 use serde_json::{Value, json};
 
+pub use self::disks::without_kvm;
 use self::disks::{disk_uploader, disk_virt, modify_windows_iso_file};
 use super::task::{Images, Param, Task, mounted, result, step, text};
 use crate::lists::{BEGIN, END};

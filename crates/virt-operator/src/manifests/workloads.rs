@@ -52,8 +52,7 @@ pub fn render(input: &Input) -> Vec<Value> {
         ),
         service(input, PROXY, PROXY, &json!([{ "name": "https", "port": 443, "targetPort": PORT }])),
         metrics_service(input),
-        // The launcher's image has tools for disks, and is on the nodes already.
-        deployment(input, "virt-api", "kubevirt-apiserver", &[("GS_IMAGE", &input.launcher_image)]),
+        deployment(input, "virt-api", "kubevirt-apiserver", &[("GS_IMAGE", &input.guestfs_image)]),
         deployment(
             input,
             "virt-controller",

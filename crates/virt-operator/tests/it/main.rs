@@ -148,6 +148,7 @@ fn release() -> Release {
         namespace: NAMESPACE.into(),
         component: "r/component:v1".into(),
         launcher: "r/launcher:v1".into(),
+        guestfs: "r/guestfs:v1".into(),
         version: "v1".into(),
     }
 }

@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(500);
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the pod may take to go.
 const FAREWELL: Duration = Duration::from_secs(60);
+/// What to do where the image is not there.
+const MISSING: &str = "the image guestfs is made for who asks for it: `ferrovirt images build guestfs` makes it, then `ferrovirt images load` \
+                       or `ferrovirt images push` gives it to the nodes; or name another one with --image";
 /// The image in the registry of the other images.
 const IMAGE: &str = "libguestfs-tools";
 
@@ -187,6 +190,11 @@ async fn wait(pods: &Api<Pod>, name: &str) -> Result<(), Fault> {
                     .hint("the image has its shell at /entrypoint.sh"));
             }
             _ => {}
+        }
+        if let Some((image, why)) = pod::lacks(&pod) {
+            return Err(Fault::new(format!("the nodes cannot get image {image}"))
+                .because(printable(&why))
+                .hint(MISSING));
         }
         if let Some(why) = pod::waits(&pod).filter(|why| *why != told) {
             eprintln!("{}", printable(&why));

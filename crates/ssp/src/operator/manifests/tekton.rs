@@ -11,9 +11,12 @@ pub const VERSION: &str = "tekton.dev/v1";
 /// The kinds that a cluster with Tekton knows.
 pub const KINDS: [&str; 2] = ["Task", "Pipeline"];
 
-/// All of it.
-pub fn render(namespace: &str, [steps, guestfs]: &[String; 2], version: &str) -> Vec<Value> {
+/// All of it; `emulated` where no node has KVM.
+pub fn render(namespace: &str, [steps, guestfs]: &[String; 2], emulated: bool, version: &str) -> Vec<Value> {
     let mut out = manifests::tasks(steps, guestfs, version);
+    if emulated {
+        manifests::without_kvm(&mut out);
+    }
     out.extend(manifests::pipelines(namespace, steps, version));
     out.extend(manifests::config_maps());
     for manifest in &mut out {

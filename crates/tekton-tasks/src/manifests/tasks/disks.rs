@@ -1,6 +1,6 @@
 //! The Tasks about the content of disks. Pure.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{TEMPORARY, args, needed, param, switch, temporary};
 use crate::manifests::task::{Images, Param, Task, mounted, result, step, with};
@@ -13,11 +13,20 @@ fn claim(param: &str, name: &str) -> Value {
     json!({ "name": name, "persistentVolumeClaim": { "claimName": format!("$(params.{param})") } })
 }
 
-/// The devices that a guest of libguestfs takes, which is QEMU's: KVM makes it quick, the others are its network.
-fn devices(names: &[&str]) -> Value {
-    let limits: Map<String, Value> =
-        names.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1"))).collect();
-    json!({ "computeResources": { "limits": limits } })
+const KVM: &str = "devices.kubevirt.io/kvm";
+
+/// The same Tasks for a cluster without KVM, on none of whose nodes their steps would find a place: libguestfs then emulates its guest.
+pub fn without_kvm(tasks: &mut [Value]) {
+    for step in tasks.iter_mut().filter_map(|task| task["spec"]["steps"].as_array_mut()).flatten() {
+        if let Some(limits) = step.pointer_mut("/computeResources/limits").and_then(Value::as_object_mut) {
+            limits.remove(KVM);
+        }
+    }
+}
+
+/// The guest of libguestfs, which is QEMU's, is quick with KVM. Its network is QEMU's own and takes no device of the node.
+fn kvm() -> Value {
+    json!({ "computeResources": { "limits": { (KVM): "1" } } })
 }
 
 pub(super) fn disk_virt(name: &'static str, tool: &'static str, images: Images<'_>) -> Task {
@@ -28,14 +37,22 @@ pub(super) fn disk_virt(name: &'static str, tool: &'static str, images: Images<'
     ];
     let step =
         mounted(step("run", images.disk, &args(name, &flags, false)), &[TEMPORARY, APPLIANCE, ("targetpvc", CLAIM)]);
-    let mut step = with(step, devices(&["kvm", "tun", "vhost-net"]));
+    let mut step = with(step, kvm());
     if let Some(variables) = step["env"].as_array_mut() {
         // Where libguestfs keeps the system of its guest, once it has put it together.
         variables.push(json!({ "name": "LIBGUESTFS_CACHEDIR", "value": APPLIANCE.1 }));
     }
     let (title, description) = match tool {
-        "virt-sysprep" => ("Disk Virt Sysprep", "Seals a disk with virt-sysprep, so that machines can be made of it."),
-        _ => ("Disk Virt Customize", "Customizes a disk with virt-customize."),
+        "virt-sysprep" => (
+            "Disk Virt Sysprep",
+            "Seals a disk with virt-sysprep, so that machines can be made of it. \
+             It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
+        ),
+        _ => (
+            "Disk Virt Customize",
+            "Customizes a disk with virt-customize. \
+             It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
+        ),
     };
     Task {
         name,
@@ -63,12 +80,13 @@ pub(super) fn modify_windows_iso_file(images: Images<'_>) -> Task {
     Task {
         name: "modify-windows-iso-file",
         title: "Modify Windows ISO",
-        description: "Has an installation medium of Windows start without asking for a key.",
+        description: "Has an installation medium of Windows start without asking for a key. \
+                      It takes the image guestfs, which `ferrovirt images build guestfs` makes, and `ferrovirt images load` gives to the nodes.",
         params: vec![needed("pvcName", "The claim of the medium.")],
         results: Vec::new(),
         workspaces: Vec::new(),
         steps: vec![
-            with(of("modify-iso-file", images.disk, &[TEMPORARY, EXTRACTED, TARGET]), devices(&["kvm"])),
+            with(of("modify-iso-file", images.disk, &[TEMPORARY, EXTRACTED, TARGET]), kvm()),
             of("create-iso-file", images.disk, &[TEMPORARY, EXTRACTED, NEW]),
             of("convert-iso-file", images.disk, &[TEMPORARY, NEW, TARGET]),
         ],

@@ -76,18 +76,20 @@ fn steps_take_what_their_tools_need() {
     let step =
         |name: &str| all.iter().find(|task| task["metadata"]["name"] == name).unwrap()["spec"]["steps"][0].clone();
     let taken = |name: &str| step(name)["computeResources"].clone();
-    let devices = |names: &[&str]| -> Value {
-        json!({ "limits": names.iter().map(|name| (format!("devices.kubevirt.io/{name}"), json!("1"))).collect::<serde_json::Map<_, _>>() })
-    };
+    let kvm = json!({ "limits": { "devices.kubevirt.io/kvm": "1" } });
     for name in ["disk-virt-customize", "disk-virt-sysprep"] {
-        assert_eq!(taken(name), devices(&["kvm", "tun", "vhost-net"]), "{name}");
+        assert_eq!(taken(name), kvm, "{name}");
         // What libguestfs puts together is in a volume, at the place that it is told.
         let mounts = step(name)["volumeMounts"].clone();
         let mount = mounts.as_array().unwrap().iter().find(|mount| mount["name"] == "guestfsappliance").unwrap();
         let variable = json!({ "name": "LIBGUESTFS_CACHEDIR", "value": mount["mountPath"] });
         assert!(step(name)["env"].as_array().unwrap().contains(&variable), "{name}");
     }
-    assert_eq!(taken("modify-windows-iso-file"), devices(&["kvm"]));
+    assert_eq!(taken("modify-windows-iso-file"), kvm);
+    let mut emulated = all.clone();
+    without_kvm(&mut emulated);
+    assert!(!json!(emulated).to_string().contains("devices.kubevirt.io/kvm"));
+    assert_eq!(emulated[..3], all[..3], "others are as they were");
     let memory = json!({ "requests": { "memory": "3Gi" }, "limits": { "memory": "5Gi" } });
     assert_eq!(taken("disk-uploader"), memory);
 }

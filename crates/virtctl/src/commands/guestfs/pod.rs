@@ -147,6 +147,18 @@ pub(super) fn waits(pod: &Pod) -> Option<String> {
     Some(format!("Waiting for container {name} still in pending, reason: {reason}, message: {message}"))
 }
 
+/// The image that the container of `pod` waits for in vain, and why.
+pub(super) fn lacks(pod: &Pod) -> Option<(String, String)> {
+    let mut all = pod.status.as_ref()?.container_statuses.iter().flatten();
+    all.find_map(|container| {
+        let waiting = container.state.as_ref()?.waiting.as_ref()?;
+        // The first failure of a pull may be one of the moment.
+        let in_vain = ["ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName"];
+        let reason = waiting.reason.as_deref().filter(|reason| in_vain.contains(reason))?;
+        Some((container.image.clone(), waiting.message.clone().unwrap_or_else(|| reason.to_owned())))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -212,6 +224,20 @@ mod tests {
         ] {
             assert!(shape(line).unwrap_err().contains(expect), "{line:?}");
         }
+    }
+
+    #[test]
+    fn an_image_that_is_nowhere_is_not_waited_for() {
+        let pod = |reason: &str| -> Pod {
+            serde_json::from_value(json!({ "status": { "containerStatuses": [{
+                "name": CONTAINER, "image": "r/guestfs:v1", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "waiting": { "reason": reason, "message": "no such host" } },
+            }] } }))
+            .unwrap()
+        };
+        assert_eq!(lacks(&pod("ImagePullBackOff")), Some(("r/guestfs:v1".to_owned(), "no such host".to_owned())));
+        assert!(lacks(&pod("ErrImageNeverPull")).is_some());
+        assert_eq!((lacks(&pod("ErrImagePull")), lacks(&pod("ContainerCreating"))), (None, None));
     }
 
     #[test]
