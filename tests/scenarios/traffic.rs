@@ -268,8 +268,7 @@ impl Drop for Slow {
     }
 }
 
-/// One download that lasts; it is not waited for when everything is over before. By HTTP/1.1: a client that leaves megabytes unread
-/// answers no ping of HTTP/2 in time, and is taken for dead.
+/// One download that lasts; it is not waited for when everything is over before.
 fn download(prepared: &Prepared<'_>, over: &AtomicBool) -> Result<usize> {
     let space = prepared.space;
     let export = space.get("vmexport", "out")?;
@@ -280,7 +279,7 @@ fn download(prepared: &Prepared<'_>, over: &AtomicBool) -> Result<usize> {
     let token =
         space.kubectl(&["get", "secret", "export-token-out", "-o", "go-template={{.data.token|base64decode}}"])?;
     let script = format!(
-        "cat > /tmp/ca && curl --silent --show-error --fail --http1.1 --cacert /tmp/ca --limit-rate {RATE} \
+        "cat > /tmp/ca && curl --silent --show-error --fail --cacert /tmp/ca --limit-rate {RATE} \
          --header x-kubevirt-export-token:{} {url} | busybox wc -c",
         token.trim()
     );

@@ -38,6 +38,9 @@ use crate::{Chain, certs};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const HEADERS: Duration = Duration::from_secs(20);
 const GRACE: Duration = Duration::from_secs(3);
+/// How long an HTTP/2 client may take to answer a ping. What it was sent before lies in front of the ping: one that reads a download
+/// slowly, as it may, has megabytes to go.
+const ANSWER: Duration = Duration::from_secs(300);
 /// Bytes of one request's headers.
 const HEADER_BYTES: u32 = 64 * 1024;
 /// Requests which a client may have cancelled before they were looked at.
@@ -248,7 +251,7 @@ fn protocols() -> auto::Builder<TokioExecutor> {
         .max_pending_accept_reset_streams(RESETS)
         .max_local_error_reset_streams(RESETS)
         .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(20));
+        .keep_alive_timeout(ANSWER);
     builder
 }
 
