@@ -36,6 +36,7 @@ mod hotplug;
 mod imports;
 mod interruptions;
 mod local_disks;
+mod macvtap;
 mod memory_dump;
 mod migration;
 mod migration_modes;
@@ -116,6 +117,7 @@ fn beside() -> Vec<Trial> {
         bad_input::trials(),
         one_object::trials(),
         whole::trials(),
+        macvtap::trials(),
         tasks::trials(),
         disk_tasks::trials(),
     ];

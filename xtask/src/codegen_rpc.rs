@@ -11,6 +11,7 @@ const PROTOS: &[&str] = &[
     "containerd/containers.proto",
     "containerd/events.proto",
     "deviceplugin.proto",
+    "podresources.proto",
     "pluginregistration.proto",
     "csi.proto",
     "dra.proto",

@@ -12,6 +12,7 @@
 mod call;
 mod changes;
 mod default_network;
+mod devices;
 mod install;
 pub mod manifests;
 mod pods;
@@ -91,6 +92,7 @@ pub async fn serve(client: Client, args: Args, ready: &Ready, stop: &Cancellatio
     let plugins = Plugins { dirs: args.cni_bin_dir.clone(), root: Some(args.root.clone()) };
     let events = events::Recorder::new(client.clone(), "multus", &args.node_name);
     let networks = Networks::new(client.clone(), events, plugins, files.state());
+    let networks = networks.made_of(Arc::new(devices::Kubelet::below(&args.root)));
     let daemon = Arc::new(Daemon::new(client.clone(), networks, files.config_dir()));
     let listener = files.listen()?;
     let _server = kit::spawn("socket", serve::serve(listener, daemon.clone(), stop.clone()));

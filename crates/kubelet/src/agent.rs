@@ -46,7 +46,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         csi: Csi::new(),
         volumes: Inventory::default(),
         images: Images::default(),
-        networks: networks::networks(&config, &client, &events),
+        networks: networks::networks(&config, &client, &events, &devices),
         runtime,
         events,
         services,

@@ -14,6 +14,7 @@ use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
 use crate::error::{Error, Result};
+use crate::node;
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
 
@@ -166,6 +167,17 @@ impl Devices {
         Ok(allocation)
     }
 
+    /// Gives a container devices of one resource before it starts, and says which; none where the resource is only counted.
+    pub(crate) async fn give(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Result<Vec<String>> {
+        if self.is_only_counted(resource) {
+            return Ok(Vec::new());
+        }
+        match self.kept(uid, container, resource, amount) {
+            Some((ids, _)) => Ok(ids),
+            None => Ok(self.ask(uid, container, resource, amount).await?.0),
+        }
+    }
+
     /// What the container was given of the resource before, if it is as much as it wants.
     fn kept(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Option<Answered> {
         let (state, key) = (self.state(), (uid.to_owned(), container.to_owned()));
@@ -179,6 +191,10 @@ impl Devices {
         let request = plugin::ContainerAllocateRequest { devices_ids: ids.clone() };
         let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
         let answers = reply.map_err(Error::runtime("allocate devices"))?.into_inner().container_responses;
+        for device in answers.iter().flat_map(|answer| &answer.devices) {
+            node::make_link_device(Path::new(&device.host_path))
+                .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
+        }
         let key = (uid.to_owned(), container.to_owned());
         self.state().answers.entry(key).or_default().insert(resource.to_owned(), answers.clone());
         Ok((ids, answers))

@@ -17,20 +17,43 @@ use pod_networks::{Networks, Sandbox, Segment, Wanted, definition};
 
 use crate::config::Config;
 use crate::context::Context;
+use crate::devices::Devices;
 use crate::error::Result;
 use crate::uplink::Uplinks;
-use crate::{cni, netns};
+use crate::{cni, netns, resources};
 
 /// Where plugins are looked for: the product's own, what the distribution brings, what pods of plugins install.
 const PLUGINS: [&str; 3] = [cni::PLUGINS, "/usr/lib/cni", "/opt/cni/bin"];
 
 /// The networks of this node's pods.
-pub(crate) fn networks(config: &Config, client: &Client, events: &Recorder) -> Networks {
+pub(crate) fn networks(config: &Config, client: &Client, events: &Recorder, devices: &Devices) -> Networks {
     let plugins = Plugins { dirs: PLUGINS.iter().map(PathBuf::from).collect(), root: None };
     let networks = Networks::new(client.clone(), events.clone(), plugins, config.root.join("networks"));
+    let networks = networks.made_of(Arc::new(Given(devices.clone())));
     match &config.uplinks {
         Some(uplinks) => networks.connected_by(Arc::new(Connected(uplinks.clone()))),
         None => networks,
+    }
+}
+
+/// Devices that are interfaces. Containers get theirs when they start; these are given when the sandbox is made, and kept.
+struct Given(Devices);
+
+impl pod_networks::Devices for Given {
+    fn of<'a>(&'a self, pod: &'a Pod, resource: &'a str) -> BoxFuture<'a, pod_networks::Result<Vec<String>>> {
+        async move {
+            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+            let mut all = Vec::new();
+            for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+                let asked = resources::extended(container).into_iter().filter(|(name, _)| name == resource);
+                for (_, amount) in asked {
+                    let given = self.0.give(uid, &container.name, resource, amount).await;
+                    all.extend(given.map_err(|error| pod_networks::Error::Invalid(kit::Chain(&error).to_string()))?);
+                }
+            }
+            Ok(all)
+        }
+        .boxed()
     }
 }
 

@@ -28,7 +28,7 @@ impl Networks {
 
     /// Makes one interface. What a plugin has made that is interrupted or fails is in the record.
     pub(crate) async fn add(&self, pod: &Pod, sandbox: &Sandbox, record: &mut Record, wanted: Wanted) -> Result<()> {
-        let Wanted { selected, network, claim } = wanted;
+        let Wanted { selected, network, claim, resource } = wanted;
         let (namespace, name, uid) = names(pod);
         let title = format!("{}/{}", selected.namespace, selected.name);
         let attachment = Attachment {
@@ -42,6 +42,10 @@ impl Networks {
         let failed = |error: kit::Chain<'_>| {
             Error::Invalid(format!("[{namespace}/{name}/{uid}:{title}]: error adding container to network: {error}"))
         };
+        if let Some(resource) = &resource {
+            let device = self.device(pod, record, resource, &mut entry.network).await;
+            entry.device = device.map_err(|error| failed(kit::Chain(&error)))?;
+        }
         let interface = selected.interface.as_str();
         let taker = Taker { namespace, pod: name, sandbox: &sandbox.id, interface, claim: claim.as_ref() };
         // A program of that name knows its pools itself.

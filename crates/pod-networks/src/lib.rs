@@ -11,6 +11,7 @@ mod attach;
 mod change;
 mod claim;
 pub mod definition;
+mod device;
 mod error;
 mod own;
 mod pool;
@@ -31,6 +32,7 @@ use net::cni::{Network, Plugins};
 
 pub use crate::attach::asked_for;
 use crate::claim::Claim;
+pub use crate::device::{Devices, RESOURCE};
 pub use crate::error::{Error, Result};
 use crate::records::Records;
 use crate::selection::Selected;
@@ -43,6 +45,17 @@ pub struct Wanted {
     network: Network,
     /// What is to have its addresses.
     claim: Option<Claim>,
+    /// Whose devices its interfaces are.
+    resource: Option<String>,
+}
+
+/// What a NetworkAttachmentDefinition says.
+struct Defined {
+    network: Network,
+    /// Addresses on it may outlive pods.
+    persists: bool,
+    /// Whose devices its interfaces are.
+    resource: Option<String>,
 }
 
 /// The sandbox of a pod.
@@ -68,18 +81,26 @@ pub struct Networks {
     plugins: Plugins,
     records: Records,
     segment: Option<Arc<dyn Segment>>,
+    devices: Option<Arc<dyn Devices>>,
 }
 
 impl Networks {
     /// With `plugins`; what was made is recorded in the directory `records`, which outlives the process.
     pub fn new(client: Client, events: Recorder, plugins: Plugins, records: PathBuf) -> Self {
-        Self { client, events, plugins, records: Records::new(records), segment: None }
+        Self { client, events, plugins, records: Records::new(records), segment: None, devices: None }
     }
 
     /// Has `segment` connect each network.
     #[must_use]
     pub fn connected_by(mut self, segment: Arc<dyn Segment>) -> Self {
         self.segment = Some(segment);
+        self
+    }
+
+    /// Has `devices` say which device an interface is; without it, plugins are told of none.
+    #[must_use]
+    pub fn made_of(mut self, devices: Arc<dyn Devices>) -> Self {
+        self.devices = Some(devices);
         self
     }
 
@@ -97,7 +118,7 @@ impl Networks {
 
     /// What `selected` names.
     async fn look_up(&self, pod: &Pod, selected: Selected) -> Result<Wanted> {
-        let (network, persists) = self.definition(pod, &selected).await?;
+        let Defined { network, persists, resource } = self.defined(pod, &selected).await?;
         let mut claim = None;
         if let Some(reference) = &selected.claim {
             pool::keeps(&network, persists).map_err(|what| {
@@ -106,14 +127,18 @@ impl Networks {
             })?;
             claim = Some(claim::read(&self.client, pod, &selected, reference, &network).await?);
         }
-        Ok(Wanted { selected, network, claim })
+        Ok(Wanted { selected, network, claim, resource })
     }
 
-    /// The network that `selected` names, and whether addresses on it may outlive pods.
+    /// The network that `selected` names.
     ///
     /// # Errors
     /// When it is not there, of which an event of the pod tells, or cannot be read.
-    pub async fn definition(&self, pod: &Pod, selected: &Selected) -> Result<(Network, bool)> {
+    pub async fn definition(&self, pod: &Pod, selected: &Selected) -> Result<Network> {
+        Ok(self.defined(pod, selected).await?.network)
+    }
+
+    async fn defined(&self, pod: &Pod, selected: &Selected) -> Result<Defined> {
         let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
         let kind = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
         let (namespace, name) = (&selected.namespace, &selected.name);
@@ -135,7 +160,9 @@ impl Networks {
         let config = found.data["spec"]["config"].as_str().unwrap_or_default();
         let mut network = definition::parse(config, namespace, name).map_err(Error::Invalid)?;
         definition::add_arguments(&mut network, &selected.arguments);
-        Ok((network, definition::persists(config)))
+        let resource = found.metadata.annotations.as_ref().and_then(|all| all.get(RESOURCE));
+        let resource = resource.filter(|resource| !resource.is_empty()).cloned();
+        Ok(Defined { network, persists: definition::persists(config), resource })
     }
 
     /// Says that a sandbox is about to be made for the pod `uid` with networks: until [`Networks::attach`] has ended it is not to

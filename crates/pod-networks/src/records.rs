@@ -7,6 +7,7 @@ use net::cni::{Attachment, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::device::Device;
 use crate::pool::Lease;
 use crate::{Error, Result};
 
@@ -33,6 +34,9 @@ pub(crate) struct Entry {
     /// Addresses of the cluster's pools.
     #[serde(default)]
     pub(crate) leases: Vec<Lease>,
+    /// What the interface is made of, where the pod has brought it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) device: Option<Device>,
     /// Null until the plugins have made it.
     pub(crate) result: Value,
 }

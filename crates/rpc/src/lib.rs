@@ -54,6 +54,19 @@ pub mod deviceplugin {
     }
 }
 
+/// What the kubelet says of the devices that pods of its node have.
+pub mod podresources {
+    /// Its socket, unless the kubelet has another root directory.
+    pub const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
+
+    pub use generated::*;
+
+    #[allow(clippy::all, unreachable_pub, unused_qualifications, rust_2018_idioms)]
+    mod generated {
+        include!("generated/v1.rs");
+    }
+}
+
 /// How a plugin's socket tells the kubelet what it is: the plugin is the server.
 pub mod registration {
     /// Where plugins place their registration sockets, unless told otherwise.

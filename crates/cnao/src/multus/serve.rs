@@ -113,7 +113,7 @@ impl Daemon {
             let network = default_network::choose(&install::read(&self.config_dir)).map_err(later)?;
             return Ok((network.name.clone(), network, attachment));
         };
-        let (network, _) = self.networks.definition(pod, &selected).await.map_err(|error| Failure::new(&error))?;
+        let network = self.networks.definition(pod, &selected).await.map_err(|error| Failure::new(&error))?;
         let title = format!("{}/{}", selected.namespace, selected.name);
         Ok((title, network, pod_networks::asked_for(&selected, attachment)))
     }

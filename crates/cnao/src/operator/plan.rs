@@ -82,15 +82,10 @@ pub fn plan(config: &NetworkAddonsConfig, cluster: Cluster) -> Plan {
         }
     }
     if spec.macvtap.is_some() {
-        match (cluster.openshift, cluster.kubelets_attach) {
-            (true, _) => {
-                plan.refused.push("`macvtap` has been requested, but is not supported on OpenShift".to_owned());
-            }
-            (false, false) => plan.operands.push(Operand::Macvtap),
-            (false, true) => plan.missing.push(
-                "macvtap: the nodes of this cluster have device files of their own, among them none of macvtap links: use linuxBridge"
-                    .to_owned(),
-            ),
+        if cluster.openshift {
+            plan.refused.push("`macvtap` has been requested, but is not supported on OpenShift".to_owned());
+        } else {
+            plan.operands.push(Operand::Macvtap);
         }
     }
     if spec.kubevirt_ipam_controller.is_some() {
@@ -252,12 +247,12 @@ mod tests {
     }
 
     #[test]
-    fn links_are_devices_where_nodes_have_their_files() {
+    fn links_are_devices_but_on_openshift() {
         let embedded = Cluster { kubelets_attach: true, ..Cluster::default() };
         let openshift = Cluster { openshift: true, ..Cluster::default() };
         let asked = || json!({ "macvtap": {} });
         assert_eq!(of(asked(), Cluster::default()).operands, [Operand::Macvtap]);
-        assert!(of(asked(), embedded).missing[0].starts_with("macvtap: "));
+        assert_eq!(of(asked(), embedded).operands, [Operand::Macvtap]);
         let refused = of(asked(), openshift);
         assert!(
             refused.operands.is_empty() && refused.refused[0].contains("not supported on OpenShift"),

@@ -46,6 +46,7 @@ impl Arrangement {
                 ("v1", "ServiceAccount"),
                 ("rbac.authorization.k8s.io/v1", "Role"),
                 ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+                ("networking.k8s.io/v1", "NetworkPolicy"),
                 ("apps/v1", "Deployment"),
             ]
             .map(|(api, kind)| object(api, kind, NAME))

@@ -52,6 +52,7 @@ pub(crate) fn together(documents: Vec<Value>) -> Result<Vec<Value>> {
         merged.add(operator, 8450 + index * 10, &deployment["spec"]["template"])?;
     }
     out.extend(merged.rights());
+    out.push(merged.network_policy());
     out.push(merged.deployment(&deployments[0]));
     Ok(out)
 }
@@ -122,6 +123,22 @@ impl Merged {
         ]
     }
 
+    /// Policies that an operator makes for its own pods select this one by its labels, and would keep others from the rest of its ports.
+    fn network_policy(&self) -> Value {
+        let ports: Vec<Value> =
+            self.ports.iter().map(|port| json!({ "protocol": "TCP", "port": port["containerPort"] })).collect();
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": { "name": NAME, "namespace": NAMESPACE },
+            "spec": {
+                "podSelector": { "matchLabels": { "name": NAME } },
+                "policyTypes": ["Ingress", "Egress"],
+                "ingress": [{ "ports": ports }],
+                "egress": [{}],
+            },
+        })
+    }
+
     /// Like `pattern`, which is an operator's own: image, security context and probes are the same for all.
     fn deployment(self, pattern: &Value) -> Value {
         let mut labels: Map<String, Value> =
@@ -169,7 +186,7 @@ mod tests {
     #[test]
     fn one_deployment_stands_in_the_place_of_six() {
         let (before, after) = (documents(), together(documents()).unwrap());
-        assert_eq!(after.len(), before.len() - 6 + 4);
+        assert_eq!(after.len(), before.len() - 6 + 5);
         for name in apart() {
             assert!(!after.iter().any(|one| one["kind"] == "Deployment" && one["metadata"]["name"] == name), "{name}");
         }
@@ -203,6 +220,17 @@ mod tests {
         }
         let numbers: std::collections::BTreeSet<_> = ports.iter().map(|port| port["containerPort"].as_u64()).collect();
         assert_eq!(numbers.len(), ports.len(), "{ports:?}");
+    }
+
+    #[test]
+    fn every_port_is_open_whatever_policies_select_the_pod() {
+        let after = together(documents()).unwrap();
+        let ports = named(&after, "Deployment", NAME)["spec"]["template"]["spec"]["containers"][0]["ports"].clone();
+        let open = &named(&after, "NetworkPolicy", NAME)["spec"]["ingress"][0]["ports"];
+        for port in ports.as_array().unwrap().iter().filter(|port| port["name"] != "health") {
+            let is_open = |one: &Value| one["port"] == port["containerPort"];
+            assert!(open.as_array().unwrap().iter().any(is_open), "{port}");
+        }
     }
 
     #[test]
