@@ -226,7 +226,9 @@ where
             }
             () = connected.idle() => {
                 serving.as_mut().graceful_shutdown();
-                timeout(GRACE, serving.as_mut()).await.ok()
+                // The last response may have left this program and not have reached its reader. By HTTP/2 a client confirms the end, once
+                // it has read what was sent before; by HTTP/1 there is nothing to confirm, and what was written is still delivered.
+                timeout(ANSWER, serving.as_mut()).await.ok()
             }
         };
         if let Some(Err(error)) = outcome {

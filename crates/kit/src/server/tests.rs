@@ -1,8 +1,11 @@
 //! Servers among clients that say nothing.
 
+use std::pin::Pin;
+use std::task::{Context as TaskContext, Poll};
+
 use axum::routing::get;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -98,4 +101,64 @@ async fn a_connection_without_a_request_ends() {
     let quick = Duration::from_millis(200);
     let served = served(Bounds { patience: quick, idle: quick, ..SMALL }, Router::new()).await;
     ended(served.secured().await).await;
+}
+
+/// Reads some bytes, and no more until it is told to go on.
+struct Slow {
+    stream: TlsStream<TcpStream>,
+    first: usize,
+    waits: tokio::sync::oneshot::Receiver<()>,
+}
+
+impl AsyncRead for Slow {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut TaskContext<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        if self.first == 0 && !self.waits.is_terminated() && Pin::new(&mut self.waits).poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, into);
+        self.first = self.first.saturating_sub(into.filled().len() - before);
+        read
+    }
+}
+
+impl AsyncWrite for Slow {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_is_read_slowly_outlives_the_limit_of_idle_connections() {
+    // More than sockets hold, and less than the client says that it takes at once: the server has nothing more to ask for.
+    const SIZE: usize = 48 << 20;
+    const WINDOW: u32 = 64 << 20;
+    let soon = Duration::from_millis(100);
+    let router = Router::new().route("/", get(|| async { vec![7_u8; SIZE] }));
+    let served = served(Bounds { patience: soon, idle: soon, ..SMALL }, router).await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+    let (go_on, waits) = tokio::sync::oneshot::channel();
+    let slow = Slow { stream: served.secured().await, first: 64 << 10, waits };
+    let (mut asking, connection) = builder.handshake(TokioIo::new(slow)).await.unwrap();
+    let connection = crate::spawn("connection", connection);
+    let request = hyper::Request::get("https://server/").body(Body::empty()).unwrap();
+    let response = asking.send_request(request).await.unwrap();
+    sleep(GRACE + Duration::from_secs(1)).await;
+    go_on.send(()).unwrap();
+    let read = axum::body::to_bytes(Body::new(response.into_body()), 2 * SIZE).await;
+    drop(connection);
+    assert_eq!(read.map(|bytes| bytes.len()).ok(), Some(SIZE));
 }
