@@ -4,18 +4,12 @@ use std::ffi::OsString;
 use std::future::Future;
 
 use anyhow::Context;
-use clap::{Args, Parser};
+use clap::Args;
 use kit::operator::Process;
 
+use crate::arguments::Wrapped;
 use crate::failure::{Ended, parse};
 use crate::{at_rest, csi_controller, terminal};
-
-#[derive(Parser)]
-#[command(name = "component")]
-pub(crate) struct Wrapped<A: Args> {
-    #[command(flatten)]
-    pub(crate) component: A,
-}
 
 /// Components wait more than they compute: two threads serve, and each thread saved is memory saved in every pod.
 fn serve<A, F, E>(words: Vec<OsString>, run: impl FnOnce(A) -> F) -> anyhow::Result<()>

@@ -1,6 +1,7 @@
 //! The one program of the product, virt-launcher excepted: a table from names to what they run, looked up by the name it is called by, then by
 //! its first argument.
 
+mod arguments;
 mod at_rest;
 mod available;
 mod backup;

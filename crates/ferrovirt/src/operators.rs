@@ -27,7 +27,7 @@ use kit::{server, shutdown, tls};
 
 pub(crate) use self::arrangement::{Arrangement, are_together};
 pub(crate) use self::manifest::NAME;
-use crate::components::Wrapped;
+use crate::arguments::Wrapped;
 use crate::failure::parse;
 
 /// What the process is called.

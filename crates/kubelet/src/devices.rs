@@ -14,7 +14,7 @@ use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
 use crate::error::{Error, Result};
-use crate::node;
+use crate::link_device;
 
 type Client = DevicePluginClient<tonic::transport::Channel>;
 
@@ -192,7 +192,7 @@ impl Devices {
         let reply = client.allocate(plugin::AllocateRequest { container_requests: vec![request] }).await;
         let answers = reply.map_err(Error::runtime("allocate devices"))?.into_inner().container_responses;
         for device in answers.iter().flat_map(|answer| &answer.devices) {
-            node::make_link_device(Path::new(&device.host_path))
+            link_device::make_link_device(Path::new(&device.host_path))
                 .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
         }
         let key = (uid.to_owned(), container.to_owned());

@@ -31,6 +31,7 @@ mod images;
 mod inventory;
 mod known;
 mod labels;
+mod link_device;
 mod logs;
 mod mounted;
 mod netns;

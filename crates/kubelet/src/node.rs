@@ -21,7 +21,6 @@ pub mod start;
 use std::path::{Path, PathBuf};
 
 pub use config::Config;
-pub(crate) use devices::make_link_device;
 
 /// The kubeconfig of the node's agent, as the node itself sees it.
 pub const IN_NODE_KUBECONFIG: &str = "/etc/ferrovirt/kubeconfig";

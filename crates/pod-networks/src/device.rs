@@ -4,10 +4,9 @@
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use net::cni::Network;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::records::Record;
+use crate::records::{Device, Record};
 use crate::{Error, Networks, Result};
 
 /// On a NetworkAttachmentDefinition: the resource whose devices are interfaces of the network.
@@ -17,13 +16,6 @@ pub const RESOURCE: &str = "k8s.v1.cni.cncf.io/resourceName";
 pub trait Devices: Send + Sync {
     /// Those of the resource, in the order in which they were given; none where no container asks for it.
     fn of<'a>(&'a self, pod: &'a Pod, resource: &'a str) -> BoxFuture<'a, Result<Vec<String>>>;
-}
-
-/// The device that an interface is made of.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Device {
-    resource: String,
-    id: String,
 }
 
 impl Networks {

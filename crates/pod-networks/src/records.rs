@@ -7,7 +7,6 @@ use net::cni::{Attachment, Network};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::device::Device;
 use crate::pool::Lease;
 use crate::{Error, Result};
 
@@ -21,6 +20,13 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) own: Option<Entry>,
     pub(crate) entries: Vec<Entry>,
+}
+
+/// The device that an interface is made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) resource: String,
+    pub(crate) id: String,
 }
 
 /// One interface.

@@ -1,3 +1,5 @@
+//! Key rings over their lives, in simulated time.
+
 use jiff::SignedDuration;
 
 use super::*;
