@@ -217,11 +217,11 @@ fn leaves(schema: &Value, path: &str, found: &mut Vec<(String, Value)>) {
     }
     match schema["type"].as_str() {
         Some("array") if schema["items"]["properties"].is_object() => {
-            leaves(&schema["items"], &format!("{path}[]"), found)
+            leaves(&schema["items"], &format!("{path}[]"), found);
         }
         Some("array") => found.push((path.to_owned(), wrap(json!(["x"])))),
         Some("object") if schema["additionalProperties"].is_object() => {
-            found.push((path.to_owned(), wrap(json!({ "k": "v" }))))
+            found.push((path.to_owned(), wrap(json!({ "k": "v" }))));
         }
         Some("object") => found.push((path.to_owned(), wrap(json!({})))),
         Some("boolean") => found.push((path.to_owned(), wrap(json!(true)))),

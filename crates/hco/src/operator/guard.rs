@@ -250,7 +250,7 @@ mod tests {
         let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
         let early = json!({ "ca": span("10m", "9m"), "server": span("10m", "9m10s") });
         for config in [json!({}), early, json!({ "ca": span("10m", "5m"), "server": span("10m", "5m") })] {
-            let ring = super::keyring("ns", &serde_json::from_value(config).unwrap());
+            let ring = keyring("ns", &serde_json::from_value(config).unwrap());
             assert_eq!(kit::keyring::rehearse(&ring, 10), Ok(()));
         }
     }
