@@ -41,12 +41,23 @@ pub(crate) async fn run(context: Arc<Context>, known: Known, shutdown: Cancellat
             ("sandboxes", sandboxes(&context).await),
             ("images", images(&context, &mut idle).await),
             ("logs", rotation::rotate(&context, &known).await),
+            ("devices", devices(&context, &known).await),
         ] {
             if let Err(error) = result {
                 tracing::warn!(what, error = %kit::Chain(&error), "collection failed");
             }
         }
     }
+}
+
+/// Devices of pods that nothing is left of, as those that went while this process did not run.
+async fn devices(context: &Context, known: &Known) -> Result<()> {
+    let sandboxes = context.runtime.sandboxes(None).await?;
+    let uids = sandboxes.into_iter().filter_map(|sandbox| sandbox.metadata.map(|metadata| metadata.uid));
+    let mut there: BTreeSet<String> = uids.collect();
+    there.extend(known.borrow().values().filter_map(|pod| pod.metadata.uid.clone()));
+    context.devices.release_all_but(|pod| there.contains(pod));
+    Ok(())
 }
 
 async fn containers(context: &Context) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Device plugins: they register on a socket, list their devices, and say what a container needs to use one.
 
+mod checkpoint;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use tonic::{Request, Response, Status};
 
+use self::checkpoint::{Held, Kept};
 use crate::error::{Error, Result};
 use crate::link_device;
 
@@ -29,10 +32,10 @@ pub(crate) struct Devices {
 #[derive(Default)]
 struct State {
     plugins: BTreeMap<String, Plugin>,
-    /// By pod and container.
-    given: HashMap<(String, String), Given>,
-    /// What plugins said about it: a container that starts again is not asked for again, also while its plugin is away.
-    answers: HashMap<(String, String), BTreeMap<String, Vec<plugin::ContainerAllocateResponse>>>,
+    /// What containers have: one that starts again is not asked for again, also while its plugin is away.
+    held: Held,
+    /// One question for devices of a pod at a time.
+    asking: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// Resources that plugins have ever registered: without its plugin, nothing of them can be given.
     of_plugins: BTreeSet<String>,
     /// Resources that somebody wrote into the node's capacity: they are counted, and there is nothing to give.
@@ -42,8 +45,8 @@ struct State {
 /// Where the names of the plugins' resources are kept for the next life of this process.
 const REGISTERED: &str = "registered-resources.json";
 
-/// Devices by resource.
-type Given = BTreeMap<String, Vec<String>>;
+/// Where it is kept what containers have.
+const GIVEN: &str = "given-devices.json";
 
 /// Devices, and what a container needs to use them.
 type Answered = (Vec<String>, Vec<plugin::ContainerAllocateResponse>);
@@ -63,8 +66,6 @@ pub(crate) struct Allocation {
     pub(crate) mounts: Vec<cri::Mount>,
     pub(crate) devices: Vec<cri::Device>,
     pub(crate) annotations: HashMap<String, String>,
-    /// To be kept with the container: what was given, for a kubelet that starts anew.
-    pub(crate) record: String,
 }
 
 /// How many devices of a resource there are, and how many of them work.
@@ -77,7 +78,11 @@ pub(crate) struct Amount {
 impl Devices {
     pub(crate) fn new(dir: PathBuf) -> Self {
         let names = std::fs::read(dir.join(REGISTERED)).ok().and_then(|text| serde_json::from_slice(&text).ok());
-        let state = State { of_plugins: names.unwrap_or_default(), ..State::default() };
+        let held = checkpoint::read(&dir.join(GIVEN)).unwrap_or_else(|error| {
+            tracing::error!(%error, "what devices pods have is not known any more: they may be given again");
+            Held::new()
+        });
+        let state = State { of_plugins: names.unwrap_or_default(), held, ..State::default() };
         Devices { dir, state: Arc::new(Mutex::new(state)), changed: watch::Sender::new(0) }
     }
 
@@ -127,28 +132,36 @@ impl Devices {
 
     /// Takes back what a pod had.
     pub(crate) fn release(&self, uid: &str) {
-        let mut state = self.state();
-        state.given.retain(|(pod, _), _| pod != uid);
-        state.answers.retain(|(pod, _), _| pod != uid);
+        self.release_all_but(|pod| pod != uid);
     }
 
-    /// Remembers what a container of an earlier life was given.
-    pub(crate) fn restore(&self, uid: &str, container: &str, record: &str) {
-        match serde_json::from_str::<Given>(record) {
-            Ok(given) if !given.is_empty() => {
-                self.state().given.entry((uid.to_owned(), container.to_owned())).or_insert(given);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(pod = uid, container, %error, "the record of a container's devices is unreadable");
-            }
+    /// Takes back what pods had that are gone, as those that went while this process did not run.
+    pub(crate) fn release_all_but(&self, is_there: impl Fn(&str) -> bool) {
+        let mut state = self.state();
+        let before = state.held.len();
+        state.held.retain(|(pod, _), _| is_there(pod));
+        state.asking.retain(|pod, _| is_there(pod));
+        if state.held.len() != before
+            && let Err(error) = self.keep(&state)
+        {
+            tracing::warn!(%error, "devices that are free again are not known as such after a restart");
         }
+    }
+
+    /// Writes down what containers have.
+    fn keep(&self, state: &State) -> std::io::Result<()> {
+        checkpoint::write(&self.dir.join(GIVEN), &state.held)
+    }
+
+    fn alone(&self, uid: &str) -> Arc<tokio::sync::Mutex<()>> {
+        self.state().asking.entry(uid.to_owned()).or_default().clone()
     }
 
     /// Gives a container devices; one that has some keeps them over restarts.
     pub(crate) async fn allocate(&self, uid: &str, container: &str, wanted: &[(String, usize)]) -> Result<Allocation> {
-        let mut allocation = Allocation { record: "{}".into(), ..Default::default() };
-        let mut given = Given::new();
+        let alone = self.alone(uid);
+        let _alone = alone.lock().await;
+        let mut allocation = Allocation::default();
         for (resource, amount) in wanted.iter().filter(|(resource, _)| !self.is_only_counted(resource)) {
             let (ids, answers) = match self.kept(uid, container, resource, *amount) {
                 Some(kept) => kept,
@@ -161,9 +174,7 @@ impl Devices {
             for answer in answers {
                 add(&mut allocation, answer);
             }
-            given.insert(resource.clone(), ids);
         }
-        allocation.record = serde_json::to_string(&given).map_err(|error| Error::Invalid(error.to_string()))?;
         Ok(allocation)
     }
 
@@ -172,17 +183,28 @@ impl Devices {
         if self.is_only_counted(resource) {
             return Ok(Vec::new());
         }
+        let alone = self.alone(uid);
+        let _alone = alone.lock().await;
         match self.kept(uid, container, resource, amount) {
             Some((ids, _)) => Ok(ids),
             None => Ok(self.ask(uid, container, resource, amount).await?.0),
         }
     }
 
+    /// Has the plugin asked anew for the devices of this resource that the pod has: what it had made of them went with a sandbox.
+    pub(crate) fn ask_again(&self, uid: &str, resource: &str) {
+        for ((pod, _), resources) in &mut self.state().held {
+            if let Some(kept) = resources.get_mut(resource).filter(|_| pod == uid) {
+                kept.answers = None;
+            }
+        }
+    }
+
     /// What the container was given of the resource before, if it is as much as it wants.
     fn kept(&self, uid: &str, container: &str, resource: &str, amount: usize) -> Option<Answered> {
         let (state, key) = (self.state(), (uid.to_owned(), container.to_owned()));
-        let ids = state.given.get(&key)?.get(resource).filter(|ids| ids.len() == amount)?;
-        Some((ids.clone(), state.answers.get(&key)?.get(resource)?.clone()))
+        let kept = state.held.get(&key)?.get(resource).filter(|kept| kept.ids.len() == amount)?;
+        Some((kept.ids.clone(), kept.answers.clone()?))
     }
 
     /// Chooses devices, and asks their plugin what the container needs for them.
@@ -196,7 +218,10 @@ impl Devices {
                 .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
         }
         let key = (uid.to_owned(), container.to_owned());
-        self.state().answers.entry(key).or_default().insert(resource.to_owned(), answers.clone());
+        let mut state = self.state();
+        let kept = Kept { ids: ids.clone(), answers: Some(answers.clone()) };
+        state.held.entry(key).or_default().insert(resource.to_owned(), kept);
+        self.keep(&state).map_err(Error::file("write", self.dir.join(GIVEN)))?;
         Ok((ids, answers))
     }
 
@@ -214,19 +239,23 @@ impl Devices {
         let mut state = self.state();
         let key = (uid.to_owned(), container.to_owned());
         let taken: BTreeSet<String> = state
-            .given
+            .held
             .iter()
             .filter(|(other, _)| **other != key)
-            .flat_map(|(_, given)| given.get(resource).into_iter().flatten().cloned())
+            .filter_map(|(_, held)| held.get(resource))
+            .flat_map(|kept| kept.ids.iter().cloned())
             .collect();
-        let had = state.given.get(&key).and_then(|given| given.get(resource)).cloned().unwrap_or_default();
+        let had = state.held.get(&key).and_then(|held| held.get(resource)).cloned().unwrap_or_default().ids;
         let Some(found) = state.plugins.get(resource) else {
             return Err(Error::Invalid(format!("no device plugin is registered for {resource}")));
         };
         let ids = choose(&found.devices, &taken, &had, amount)
             .ok_or_else(|| Error::Invalid(format!("not enough free devices of {resource}: {amount} requested")))?;
         let client = found.client.clone();
-        state.given.entry(key).or_default().insert(resource.to_owned(), ids.clone());
+        let kept = Kept { ids: ids.clone(), answers: None };
+        state.held.entry(key).or_default().insert(resource.to_owned(), kept);
+        // Before the plugin is asked: whoever is asked for after this process has started again must not get them.
+        self.keep(&state).map_err(Error::file("write", self.dir.join(GIVEN)))?;
         Ok((client, ids))
     }
 

@@ -44,7 +44,10 @@ impl pod_networks::Devices for Given {
         async move {
             let uid = pod.metadata.uid.as_deref().unwrap_or_default();
             let mut all = Vec::new();
-            for container in pod.spec.iter().flat_map(|spec| &spec.containers) {
+            let spec = pod.spec.as_ref();
+            let sidecars = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
+            let sidecars = sidecars.iter().filter(|container| resources::is_sidecar(container));
+            for container in spec.into_iter().flat_map(|spec| &spec.containers).chain(sidecars) {
                 let asked = resources::extended(container).into_iter().filter(|(name, _)| name == resource);
                 for (_, amount) in asked {
                     let given = self.0.give(uid, &container.name, resource, amount).await;
@@ -54,6 +57,10 @@ impl pod_networks::Devices for Given {
             Ok(all)
         }
         .boxed()
+    }
+
+    fn went_with_their_sandbox(&self, pod: &Pod, resource: &str) {
+        self.0.ask_again(pod.metadata.uid.as_deref().unwrap_or_default(), resource);
     }
 }
 

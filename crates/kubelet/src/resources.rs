@@ -83,6 +83,10 @@ pub(crate) fn of_pod(spec: &PodSpec) -> sys::limits::Limits {
     }
 }
 
+pub(crate) fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
 /// Amounts of extended resources (`vendor/name`) one container asks for.
 pub(crate) fn extended(container: &Container) -> Vec<(String, usize)> {
     let Some(resources) = &container.resources else { return Vec::new() };

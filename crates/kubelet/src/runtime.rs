@@ -38,8 +38,6 @@ pub(crate) mod label {
     pub(crate) const CONTAINER_NAME: &str = "io.kubernetes.container.name";
     /// Annotation: where the container's termination message lies on the node.
     pub(crate) const TERMINATION_LOG: &str = "ferrovirt.io/termination-log";
-    /// Annotation: what the device plugins gave the container, JSON `{resource: [device]}`.
-    pub(crate) const DEVICES: &str = "ferrovirt.io/devices";
 }
 
 /// A connection to one containerd; cheap to clone.

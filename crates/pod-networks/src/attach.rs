@@ -19,6 +19,7 @@ impl Networks {
     /// The first plugin that fails. The caller stops the sandbox, which takes back what was made.
     pub async fn attach(&self, pod: &Pod, sandbox: &Sandbox, own: Interface, all: Vec<Wanted>) -> Result<()> {
         let mut record = self.records.load(&sandbox.id)?.unwrap_or_default();
+        self.anew(pod, &all);
         for wanted in all {
             self.add(pod, sandbox, &mut record, wanted).await?;
         }
@@ -42,10 +43,8 @@ impl Networks {
         let failed = |error: kit::Chain<'_>| {
             Error::Invalid(format!("[{namespace}/{name}/{uid}:{title}]: error adding container to network: {error}"))
         };
-        if let Some(resource) = &resource {
-            let device = self.device(pod, record, resource, &mut entry.network).await;
-            entry.device = device.map_err(|error| failed(kit::Chain(&error)))?;
-        }
+        let device = self.device(pod, record, resource.as_deref(), &mut entry.network).await;
+        entry.device = device.map_err(|error| failed(kit::Chain(&error)))?;
         let interface = selected.interface.as_str();
         let taker = Taker { namespace, pod: name, sandbox: &sandbox.id, interface, claim: claim.as_ref() };
         // A program of that name knows its pools itself.

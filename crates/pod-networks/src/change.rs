@@ -85,7 +85,10 @@ impl Networks {
         for selected in change.add {
             let interface = selected.interface.clone();
             let added = match self.look_up(pod, selected).await {
-                Ok(wanted) => self.add(pod, sandbox, record, wanted).await,
+                Ok(wanted) => match self.must_come_with_the_sandbox(pod, &wanted).await {
+                    Ok(()) => self.add(pod, sandbox, record, wanted).await,
+                    Err(error) => Err(error),
+                },
                 Err(error) => Err(error),
             };
             if let Err(error) = added {

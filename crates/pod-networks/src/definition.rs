@@ -19,12 +19,16 @@ pub fn chain(config: &str, name: &str) -> Result<Network, String> {
     let parsed: Value = serde_json::from_str(config).map_err(|error| format!(" is not JSON: {error}"))?;
     let Some(object) = parsed.as_object() else { return Err(" is not a JSON object".to_owned()) };
     let text = |key: &str| object.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
-    let plugins = match object.get("plugins") {
+    let mut plugins = match object.get("plugins") {
         None => vec![parsed.clone()],
         Some(Value::Array(list)) if !list.is_empty() => list.clone(),
         Some(_) => return Err(": plugins is not a list with a plugin in it".to_owned()),
     };
-    for plugin in &plugins {
+    for plugin in &mut plugins {
+        // The runtime's own, which says what plugins are to believe: devices, addresses, ports.
+        if let Some(plugin) = plugin.as_object_mut() {
+            plugin.remove("runtimeConfig");
+        }
         if plugin["type"].as_str().is_none_or(str::is_empty) {
             return Err(": a plugin has no type".to_owned());
         }
@@ -85,6 +89,12 @@ mod tests {
         assert_eq!(open_bridge(&list), Some("br2"));
         add_arguments(&mut list, json!({"k": "v"}).as_object().unwrap());
         assert_eq!(list.plugins[1], json!({"type": "tuning", "args": {"cni": {"k": "v"}}}));
+    }
+
+    #[test]
+    fn what_is_the_runtimes_to_say_is_not_the_authors() {
+        let config = r#"{"plugins": [{"type": "macvtap", "mtu": 9, "runtimeConfig": {"deviceID": "another's"}}]}"#;
+        assert_eq!(parse(config, "ns", "red").unwrap().plugins, [json!({"type": "macvtap", "mtu": 9})]);
     }
 
     #[test]

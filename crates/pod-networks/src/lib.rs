@@ -32,7 +32,8 @@ use net::cni::{Network, Plugins};
 
 pub use crate::attach::asked_for;
 use crate::claim::Claim;
-pub use crate::device::{Devices, RESOURCE};
+pub use crate::device::Devices;
+use crate::device::RESOURCE;
 pub use crate::error::{Error, Result};
 use crate::records::Records;
 use crate::selection::Selected;
@@ -161,7 +162,7 @@ impl Networks {
         let mut network = definition::parse(config, namespace, name).map_err(Error::Invalid)?;
         definition::add_arguments(&mut network, &selected.arguments);
         let resource = found.metadata.annotations.as_ref().and_then(|all| all.get(RESOURCE));
-        let resource = resource.filter(|resource| !resource.is_empty()).cloned();
+        let resource = resource.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         Ok(Defined { network, persists: definition::persists(config), resource })
     }
 

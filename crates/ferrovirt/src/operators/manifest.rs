@@ -82,6 +82,10 @@ impl Merged {
             "{} is not the command of its Deployment",
             operator.name
         );
+        let args = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        for arg in args.filter(|arg| !arg.starts_with(&format!("{}=", operator.argument))) {
+            anyhow::bail!("{} has the argument {arg}, which is not known here", operator.name);
+        }
         for variable in container["env"].as_array().into_iter().flatten() {
             let name = variable["name"].as_str().unwrap_or_default().to_owned();
             let known = self.environment.entry(name.clone()).or_insert_with(|| variable.clone());

@@ -111,7 +111,7 @@ async fn a_container_starts_again_while_its_plugin_is_away() {
     plugged.cancel();
     until(&devices, Amount { capacity: 1, allocatable: 0 }).await;
     let again = devices.allocate("pod", "main", &wanted).await.unwrap();
-    assert_eq!((&again.envs, &again.record), (&first.envs, &first.record));
+    assert_eq!(again.envs, first.envs);
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     // For others there is none, nor when the plugin is back, until the first one is gone.
     assert!(devices.allocate("other", "main", &wanted).await.is_err());
@@ -121,4 +121,36 @@ async fn a_container_starts_again_while_its_plugin_is_away() {
     assert!(devices.allocate("other", "main", &wanted).await.is_err());
     devices.release("pod");
     assert_eq!(devices.allocate("other", "main", &wanted).await.unwrap().envs, again.envs);
+}
+
+#[tokio::test]
+async fn devices_stay_a_pods_own_over_a_restart_and_are_prepared_anew_for_another_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let one = Amount { capacity: 1, allocatable: 1 };
+    let asked = Arc::default();
+    let _plugged = plug(dir.path(), &asked);
+    let start = async || {
+        let devices = Devices::new(dir.path().to_owned());
+        devices.adopt("example.com/one".into(), "one.sock".into()).await.unwrap();
+        until(&devices, one).await;
+        devices
+    };
+    let devices = start().await;
+    // Before any container is there.
+    assert_eq!(devices.give("pod", "main", "example.com/one", 1).await.unwrap(), ["d0"]);
+    let devices = start().await;
+    assert!(devices.give("other", "main", "example.com/one", 1).await.is_err(), "it is another pod's");
+    let both = tokio::join!(
+        devices.give("pod", "main", "example.com/one", 1),
+        devices.give("pod", "main", "example.com/one", 1)
+    );
+    assert_eq!((both.0.unwrap(), both.1.unwrap()), (vec!["d0".to_owned()], vec!["d0".to_owned()]));
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    devices.ask_again("pod", "example.com/one");
+    assert_eq!(devices.give("pod", "main", "example.com/one", 1).await.unwrap(), ["d0"]);
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
+    // One that went while nobody looked.
+    devices.release_all_but(|pod| pod != "pod");
+    let devices = start().await;
+    assert_eq!(devices.give("other", "main", "example.com/one", 1).await.unwrap(), ["d0"]);
 }

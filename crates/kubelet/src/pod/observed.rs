@@ -36,7 +36,6 @@ pub(crate) struct Instance {
     pub(crate) image_ref: String,
     pub(crate) state: State,
     pub(crate) termination_log: Option<String>,
-    pub(crate) devices: Option<String>,
     pub(crate) log_path: String,
 }
 
@@ -166,7 +165,6 @@ fn instance(sandbox: String, mut status: cri::ContainerStatus) -> Instance {
         image_ref: status.image_ref,
         state,
         termination_log: status.annotations.remove(label::TERMINATION_LOG),
-        devices: status.annotations.remove(label::DEVICES),
         log_path: status.log_path,
     }
 }

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::pod::container::ephemeral;
 use crate::pod::observed::{Instance, Observed, State};
+pub(crate) use crate::resources::is_sidecar;
 
 const CRASH_BASE: Duration = Duration::from_secs(10);
 const CRASH_MAX: Duration = Duration::from_secs(300);
@@ -360,10 +361,6 @@ pub(crate) fn next_crash_delay(known: Option<&(Duration, Timestamp)>, last_run: 
 /// The pod's own grace period.
 pub(crate) fn grace_period(spec: &PodSpec) -> i64 {
     spec.termination_grace_period_seconds.unwrap_or(30)
-}
-
-pub(crate) fn is_sidecar(container: &Container) -> bool {
-    container.restart_policy.as_deref() == Some("Always")
 }
 
 fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {

@@ -40,7 +40,6 @@ fn instance(text: &str) -> Instance {
         image_ref: String::new(),
         state,
         termination_log: None,
-        devices: None,
         log_path: String::new(),
     }
 }

@@ -72,7 +72,6 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             .map_err(|error| ("CreateContainerConfigError", kit::Chain(&error).to_string()))?;
         let mut annotations = HashMap::from([(label::TERMINATION_LOG.to_owned(), log.display().to_string())]);
         annotations.extend(devices.annotations);
-        annotations.insert(label::DEVICES.to_owned(), devices.record);
         let resolved = container::Resolved {
             attempt: start.attempt,
             image: start.image.id.clone(),

@@ -20,7 +20,6 @@ fn instance(name: &str, attempt: u32, state: State) -> Instance {
         image_ref: "sha256:1".into(),
         state,
         termination_log: None,
-        devices: None,
         log_path: String::new(),
     }
 }

@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// What an earlier life of this process knew: probes of running containers, devices.
+    /// What an earlier life of this process knew: probes of running containers.
     fn remember(&mut self) {
         let statuses = self.pod.status.as_ref();
         let all: Vec<ContainerStatus> = statuses
@@ -230,11 +230,6 @@ impl Worker {
             if let Some(status) = all.iter().find(|status| status.container_id.as_ref() == Some(&id)) {
                 let probed = Probed { started: status.started == Some(true), ready: status.ready, doomed: None };
                 self.facts.probes.insert(instance.id.clone(), probed);
-            }
-        }
-        for instance in &self.observed.containers {
-            if let Some(record) = &instance.devices {
-                self.context.devices.restore(self.uid(), &instance.name, record);
             }
         }
     }
