@@ -8,6 +8,7 @@
 //! One replica leads. Every write is idempotent: names follow from UIDs, and what a pod has done stands on its claim before the
 //! pod goes.
 
+pub mod authorities;
 pub mod claim;
 pub mod clone;
 pub mod config;
@@ -128,6 +129,7 @@ pub fn start(client: Client, args: &Args, progress: Arc<dyn Progress>, stop: &Ca
         openstack: Store::default(),
         snapshots: Store::default(),
         snapshot_classes: Store::default(),
+        authorities: authorities::Known::default(),
     }));
     let mut tasks = watches::start(&context);
     tasks.extend(relay::start(&context));

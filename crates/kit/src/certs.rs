@@ -162,7 +162,10 @@ impl Authority {
         self.sign(&key, leaf, now, lifetime)
     }
 
+    /// No leaf outlives its authority, beyond whose end nobody trusts it.
     fn sign(&self, key: &impl PublicKeyData, leaf: &Leaf, now: Timestamp, lifetime: Duration) -> Result<String, Error> {
+        let end = self::lifetime(&self.pair.certificate).map_or(now, |(_, until)| until);
+        let lifetime = lifetime.min(Duration::try_from(end.duration_since(now)).unwrap_or_default());
         let make = |source| Error::Make { subject: leaf.name.clone(), source };
         let mut params = CertificateParams::default();
         validity(&mut params, &leaf.name, now, lifetime)?;

@@ -114,9 +114,6 @@ impl Keyring {
         if succession.next.is_none() {
             look(&authority.pair().certificate, lifetimes.ca_renew);
         }
-        // No leaf outlives its authority.
-        let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
-        let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
         let mut leaves = BTreeMap::new();
         for (name, leaf) in &self.leaves {
             let kept = held.leaves.get(name).filter(|pair| {
@@ -125,7 +122,7 @@ impl Keyring {
             });
             let pair = match kept {
                 Some(pair) => pair.clone(),
-                None => authority.issue(leaf, now, lifetimes.leaf.min(left))?,
+                None => authority.issue(leaf, now, lifetimes.leaf)?,
             };
             look(&pair.certificate, lifetimes.leaf_renew);
             leaves.insert(name.clone(), pair);

@@ -36,7 +36,6 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kit::certs::Pair;
 use kit::events::Recorder;
 use kit::queue::{Next, Queue};
 use kit::store::{self, Key, Store, Watch};
@@ -295,10 +294,7 @@ async fn exporter(
         let image = pod::Image { name: &context.exporter_image, pull_policy: &settings.image_pull_policy };
         let deadline = status::expires(export).map(clock::seconds);
         let secret = format!("secret-{}", names::random(10));
-        let pair = certificate::issue(context, export, now).await?;
-        let certificate = pair.certificate.as_str();
-        let wanted =
-            pod::Wanted { export, source, token, secret: &secret, certificate, image, lifetimes, deadline, tls: &tls };
+        let wanted = pod::Wanted { export, source, token, secret: &secret, image, lifetimes, deadline, tls: &tls };
         let mut wanted = pod::render(&wanted).map_err(Error::Render)?;
         limits::meet(context, &mut wanted, &namespace, 1).await?;
         let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
@@ -306,7 +302,7 @@ async fn exporter(
             Ok(made) => {
                 let message = format!("Created exporter pod {namespace}/{name}");
                 own.recorder.normal(&reference(export), "ExporterPodCreated", message);
-                keep(own, export, &made, pair).await?;
+                certify(own, export, &made, now).await?;
                 Ok(Some(made))
             }
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(None),
@@ -328,27 +324,33 @@ async fn exporter(
     }
     if pod::phase(&pod) == "Pending" {
         // Whoever made the pod may not have come to its Secret.
-        let pair = certificate::issue(context, export, now).await?;
-        let certificate = pair.certificate.clone();
-        if keep(own, export, &pod, pair).await? {
-            certificate::announce(context, &pod, &certificate).await?;
-        }
+        certify(own, export, &pod, now).await?;
     }
     Ok(Some(pod))
 }
 
-/// Makes the Secret that `pod` waits for. False when it is there already, with another key.
-async fn keep(own: &Exports, export: &VirtualMachineExport, pod: &Pod, pair: Pair) -> Result<bool, Error> {
-    let Some(name) = pod::certificate(pod) else { return Ok(false) };
-    let namespace = export.namespace().unwrap_or_default();
+/// Makes the Secret that `pod` waits for, and then says in the pod which certificate is in it: what the pod says is always of the key that
+/// its server has. Where the Secret is there and the pod does not say so, the key is one that nobody knows any more, and the pod, which
+/// has served nothing, makes room for another.
+async fn certify(own: &Exports, export: &VirtualMachineExport, pod: &Pod, now: Timestamp) -> Result<(), Error> {
+    let Some(name) = pod::certificate(pod).filter(|_| !certificate::is_announced(pod)) else { return Ok(()) };
+    let (context, namespace) = (&own.context, export.namespace().unwrap_or_default());
+    let pair = certificate::issue(context, export, now).await?;
+    let certificate = pair.certificate.clone();
     let secret = certificate::secret(pod, &name, &namespace, pair);
-    let api: Api<Secret> = Api::namespaced(own.context.client.clone(), &namespace);
+    let api: Api<Secret> = Api::namespaced(context.client.clone(), &namespace);
     let made = api.create(&PostParams::default(), &secret).await;
-    let news = news(made).map_err(Error::api("create", "secret", &namespace, &name))?;
-    if news {
+    if news(made).map_err(Error::api("create", "secret", &namespace, &name))? {
         own.recorder.normal(&reference(export), "SecretCreated", "Created exporter pod secret");
+        return certificate::announce(context, pod, &certificate).await;
     }
-    Ok(news)
+    let api: Api<Pod> = Api::namespaced(context.client.clone(), &namespace);
+    let this = Preconditions { uid: pod.uid(), resource_version: pod.resource_version() };
+    match api.delete(&pod.name_any(), &DeleteParams::default().preconditions(this)).await {
+        // It is another by now, or has gone on.
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        done => done.map(drop).map_err(Error::api("delete", "pod", &namespace, &pod.name_any())),
+    }
 }
 
 /// Whether something was made just now; that it is there already is no failure.

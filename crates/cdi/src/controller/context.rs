@@ -17,6 +17,7 @@ use kube::core::DynamicObject;
 use kube::{Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::controller::authorities::Known;
 use crate::controller::polls::Polls;
 use crate::controller::progress::Progress;
 use crate::controller::settings::Settings;
@@ -63,6 +64,8 @@ pub struct Inner {
     pub progress: Arc<dyn Progress>,
     /// Which crons' registries are being asked.
     pub polls: Polls,
+    /// Whose certificates upload servers show and trust.
+    pub authorities: Known,
     /// What is to be looked at.
     pub queue: Queue<Work>,
     /// DataVolumes.

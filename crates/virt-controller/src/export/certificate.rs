@@ -62,9 +62,8 @@ pub(super) async fn bundle(context: &Context) -> Result<String, Error> {
 
 /// A key and a certificate for the server of `export`.
 pub(super) async fn issue(context: &Context, export: &VirtualMachineExport, now: Timestamp) -> Result<Pair, Error> {
-    let authority = authority(context).await?;
-    let lifetime = within(context, &authority, now);
-    authority.issue(&leaf(export), now, lifetime).map_err(Error::setup("sign a certificate"))
+    let whole = lifetimes(context.stores.kubevirts.list().first()).whole;
+    authority(context).await?.issue(&leaf(export), now, whole).map_err(Error::setup("sign a certificate"))
 }
 
 /// Gives `pod`, the server of `export`, another certificate when it is time; says when to look again.
@@ -87,14 +86,19 @@ pub(super) async fn renew(
         return Ok(Duration::MAX);
     }
     let authority = authority(context).await?;
-    let lifetime = within(context, &authority, now);
-    let signed = authority.prolong(held, &leaf, now, lifetime).map_err(Error::setup("sign a certificate"))?;
+    let signed = authority.prolong(held, &leaf, now, whole).map_err(Error::setup("sign a certificate"))?;
     announce(context, pod, &signed).await?;
     tracing::info!(pod = %pod.name_any(), "renewed the certificate of an export's server");
     Ok(match keyring::due(&signed, renew, whole, now) {
         Rotation::Keep(left) => left,
-        Rotation::Renew => lifetime / 2,
+        // The authority ends soon, and is renewed itself.
+        Rotation::Renew => kit::tls::look_again(&signed),
     })
+}
+
+/// Whether the pod says which certificate its server has.
+pub(super) fn is_announced(pod: &Pod) -> bool {
+    pod.annotations().contains_key(CERTIFICATE)
 }
 
 /// Has the server of `pod` show this certificate.
@@ -124,13 +128,6 @@ fn leaf(export: &VirtualMachineExport) -> Leaf {
         node: None,
         dns: [vec![service.clone()], service_names(&service, &namespace).into()].concat(),
     }
-}
-
-/// How long a certificate lives that is signed now: it does not outlive its authority.
-fn within(context: &Context, authority: &Authority, now: Timestamp) -> Duration {
-    let end = certs::lifetime(&authority.pair().certificate).map_or(now, |(_, until)| until);
-    let left = Duration::try_from(end.duration_since(now)).unwrap_or_default();
-    lifetimes(context.stores.kubevirts.list().first()).whole.min(left)
 }
 
 async fn authority(context: &Context) -> Result<Authority, Error> {

@@ -86,8 +86,6 @@ pub struct Wanted<'a> {
     pub token: &'a str,
     /// The Secret that its key will be in.
     pub secret: &'a str,
-    /// The certificate that it begins with.
-    pub certificate: &'a str,
     /// The server's image.
     pub image: Image<'a>,
     /// How long certificates live.
@@ -103,7 +101,7 @@ pub struct Wanted<'a> {
 /// # Errors
 /// When a part of the export does not fit into a pod.
 pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
-    let Wanted { export, source, token, secret, certificate, image, lifetimes, deadline, tls } = *wanted;
+    let Wanted { export, source, token, secret, image, lifetimes, deadline, tls } = *wanted;
     let name = export.name_any();
     let mut environment = vec![
         json!({ "name": "CERT_FILE", "value": "/cert/tls.crt" }),
@@ -185,7 +183,6 @@ pub fn render(wanted: &Wanted<'_>) -> Result<Pod, RenderError> {
     }
     labels[SELECTOR] = json!(names::label(&name));
     annotations[LIFETIMES] = json!(lifetimes.mark());
-    annotations[CERTIFICATE] = json!(certificate);
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
@@ -359,7 +356,6 @@ mod tests {
             source,
             token: "secret-e",
             secret: "secret-x",
-            certificate: "first",
             image: Image { name: "component:v1", pull_policy: "Always" },
             lifetimes: LIVES,
             deadline: Some("2026-01-01T00:00:00Z".parse().unwrap()),
@@ -401,10 +397,7 @@ mod tests {
             found["metadata"]["labels"],
             json!({ "kubevirt.io": "virt-exporter", "kubevirt.io.virt-export-service": "e", "team": "a" })
         );
-        assert_eq!(
-            found["metadata"]["annotations"],
-            json!({ (LIFETIMES): LIVES.mark(), (CERTIFICATE): "first", "note": "b" })
-        );
+        assert_eq!(found["metadata"]["annotations"], json!({ (LIFETIMES): LIVES.mark(), "note": "b" }));
         assert_eq!(certificate(&pod).as_deref(), Some("secret-x"));
     }
 

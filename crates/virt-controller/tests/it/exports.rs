@@ -195,12 +195,21 @@ async fn a_machine_is_exported_once_it_stands_with_its_manifests() {
 
 /// An export of a claim, served.
 async fn served(cluster: &Cluster) -> Pod {
-    claim(cluster, "data", "pv", "Filesystem").await;
-    export(cluster, "PersistentVolumeClaim", "data", json!({})).await;
-    let pod = wait(&cluster.pods, "virt-export-e", "made", exists::<Pod>).await.unwrap();
+    let pod = certified(cluster).await;
     report(cluster, "Running").await;
     said(cluster, "ready", is("Ready", "PodReady")).await;
     pod
+}
+
+/// On a server's pod: its certificate.
+const SHOWN: &str = "ferrovirt.io/export-certificate";
+
+/// The server of a claim's export, before it runs.
+async fn certified(cluster: &Cluster) -> Pod {
+    claim(cluster, "data", "pv", "Filesystem").await;
+    export(cluster, "PersistentVolumeClaim", "data", json!({})).await;
+    let has_certificate = |pod: Option<&Pod>| pod.is_some_and(|pod| pod.annotations().contains_key(SHOWN));
+    wait(&cluster.pods, "virt-export-e", "given a certificate", has_certificate).await.unwrap()
 }
 
 /// The certificate of a server called `host`.
@@ -300,7 +309,7 @@ async fn servers_offer_the_tls_that_is_asked_for() {
 async fn the_certificate_of_a_server_is_renewed_for_its_key_while_it_serves() {
     let cluster = cluster().await;
     let pod = served(&cluster).await;
-    let shown = |pod: &Pod| pod.annotations().get("ferrovirt.io/export-certificate").cloned().unwrap_or_default();
+    let shown = |pod: &Pod| pod.annotations().get(SHOWN).cloned().unwrap_or_default();
     let volume = pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].clone();
     let secret = api::<Secret>(&cluster).get(&volume.secret.unwrap().secret_name.unwrap()).await.unwrap();
     let text = |key: &str| String::from_utf8(secret.data.as_ref().unwrap()[key].0.clone()).unwrap();
@@ -322,6 +331,23 @@ async fn the_certificate_of_a_server_is_renewed_for_its_key_while_it_serves() {
     assert_eq!(until.duration_since(made).as_hours(), 1);
     let pair = kit::certs::Pair { certificate: shown(&renewed), key: text("tls.key") };
     kit::tls::Material::new().set(&pair).unwrap();
+}
+
+/// As when whoever made the Secret ended before it could say so: nobody knows the key, and no certificate could follow the first.
+#[tokio::test]
+async fn a_server_whose_key_nobody_knows_makes_room_before_it_serves() {
+    let cluster = cluster().await;
+    let pod = certified(&cluster).await;
+    let silent = Patch::Merge(json!({ "metadata": { "annotations": { (SHOWN): null } } }));
+    cluster.pods.patch("virt-export-e", &PatchParams::default(), &silent).await.unwrap();
+    let before = pod.uid();
+    let next = wait(&cluster.pods, "virt-export-e", "made anew", move |pod: Option<&Pod>| {
+        pod.is_some_and(|pod| pod.uid() != before && pod.annotations().contains_key(SHOWN))
+    });
+    let next = next.await.unwrap();
+    let volume = next.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0].clone();
+    let secret = api::<Secret>(&cluster).get(&volume.secret.unwrap().secret_name.unwrap()).await.unwrap();
+    assert_eq!(secret.data.unwrap()["tls.crt"].0, next.annotations()[SHOWN].as_bytes());
 }
 
 /// A claim and a token are those of the export's own namespace.

@@ -12,11 +12,12 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::Error;
+use crate::controller::authorities;
 use crate::controller::clone::source::in_use;
 use crate::controller::clone::{authorize, plan, restore};
 use crate::controller::context::{Context, annotation_of, reference, uid_index};
 use crate::controller::import::status;
-use crate::controller::upload::{certificate, pod as server};
+use crate::controller::upload::pod as server;
 use crate::controller::worker::{self, Environment, confined, is_block, variable};
 use crate::controller::write::{self, Changes};
 
@@ -182,11 +183,10 @@ async fn secret(
     let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), &context.namespace);
     let servers = maps.get(SERVERS).await.map_err(Error::api("read", "ConfigMap", SERVERS))?;
     let servers = servers.data.and_then(|mut data| data.remove("ca-bundle.crt")).unwrap_or_default();
-    let authority = Authority::from_pair(certificate::pair(&signer)).map_err(Error::Certificates)?;
+    let authority = Authority::from_pair(authorities::pair(&signer)).map_err(Error::Certificates)?;
     let leaf = Leaf { name: server::cloner(target), role: label::CLONER.to_owned(), node: None, dns: Vec::new() };
     let now = clock::now();
-    let lifetime = certificate::within(&authority, now, LIFETIME);
-    let issued = authority.issue(&leaf, now, lifetime).map_err(Error::Certificates)?;
+    let issued = authority.issue(&leaf, now, LIFETIME).map_err(Error::Certificates)?;
     let secret = json!({
         "metadata": {
             "name": name, "namespace": source.namespace(), "labels": plan::owned(target, label::CLONER),

@@ -22,14 +22,19 @@ pub(crate) async fn authorities(cluster: &Cluster) {
     cluster.make("v1", "ConfigMap", map("cdi-uploadserver-signer-bundle")).await;
 }
 
+/// Asks for a volume `disk` that is to be uploaded; the name of the claim that it is uploaded into.
+async fn asked(cluster: &Cluster) -> String {
+    cluster.create(&volume("disk", FAST, &json!({ "upload": {} }))).await;
+    let claim = wait(&cluster.claims, "disk", "made", there()).await.unwrap();
+    format!("prime-{}", claim.uid().unwrap())
+}
+
 #[tokio::test]
 async fn an_upload_has_a_server_until_it_is_there() {
     let cluster = start().await;
     authorities(&cluster).await;
-    cluster.create(&volume("disk", FAST, &json!({ "upload": {} }))).await;
+    let prime = asked(&cluster).await;
     wait(&cluster.volumes, "disk", "scheduled", in_phase("UploadScheduled")).await;
-    let claim = wait(&cluster.claims, "disk", "made", there()).await.unwrap();
-    let prime = format!("prime-{}", claim.uid().unwrap());
     let persistent = cluster.provision(&cluster.claims, &prime).await;
     let server = format!("cdi-upload-{prime}");
     cluster.report(&cluster.pods, &server, "Running", json!({ "running": {} })).await;
@@ -52,9 +57,7 @@ async fn an_upload_has_a_server_until_it_is_there() {
 async fn what_a_waiting_server_shows_and_trusts_is_renewed() {
     let cluster = start().await;
     authorities(&cluster).await;
-    cluster.create(&volume("disk", FAST, &json!({ "upload": {} }))).await;
-    let claim = wait(&cluster.claims, "disk", "made", there()).await.unwrap();
-    let prime = format!("prime-{}", claim.uid().unwrap());
+    let prime = asked(&cluster).await;
     cluster.provision(&cluster.claims, &prime).await;
     let server = format!("cdi-upload-{prime}");
     cluster.report(&cluster.pods, &server, "Running", json!({ "running": {} })).await;
@@ -90,9 +93,7 @@ async fn what_a_waiting_server_shows_and_trusts_is_renewed() {
 async fn a_server_that_nobody_came_to_is_replaced() {
     let cluster = start().await;
     authorities(&cluster).await;
-    cluster.create(&volume("disk", FAST, &json!({ "upload": {} }))).await;
-    let claim = wait(&cluster.claims, "disk", "made", there()).await.unwrap();
-    let prime = format!("prime-{}", claim.uid().unwrap());
+    let prime = asked(&cluster).await;
     cluster.provision(&cluster.claims, &prime).await;
     let server = format!("cdi-upload-{prime}");
     let first = wait(&cluster.pods, &server, "made", there()).await.unwrap();
