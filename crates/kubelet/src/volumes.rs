@@ -112,7 +112,7 @@ async fn set_up_one(
     let path = place(plugin);
     // A token that is still fresh is read back instead of being asked for again.
     let payload = contents::gather(context, pod, volume, &path, pod_ips).await?;
-    memory(&path, None)?;
+    memory(&path, "mode=755")?;
     files::write(&path, &payload, fs_group)?;
     Ok(path.into())
 }
@@ -143,28 +143,37 @@ async fn published(context: &Context, pod: &Pod, wanted: &request::Volume) -> Re
     Ok(Place { path: published.path, republish: published.republish })
 }
 
+/// What is there already stays as the pod left it; what begins has its owner and mode from the first moment, whatever ends the node.
 fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) -> Result<()> {
-    let existed = path.exists();
     if source.medium.as_deref() == Some("Memory") {
-        memory(path, source.size_limit.as_ref().and_then(crate::resources::value))?;
-    } else if !existed {
-        fs::create_dir_all(path).map_err(Error::file("create", path))?;
+        let limit = source.size_limit.as_ref().and_then(crate::resources::value).filter(|limit| *limit > 0);
+        return memory(path, &in_memory(limit, fs_group));
     }
-    if !existed {
-        own(path, fs_group, 0o777).map_err(Error::file("set the owner of", path))?;
+    if path.exists() {
+        return Ok(());
     }
-    Ok(())
+    let new = path.with_extension("new");
+    fs::create_dir_all(&new).map_err(Error::file("create", &new))?;
+    own(&new, fs_group, 0o777).map_err(Error::file("set the owner of", &new))?;
+    fs::rename(&new, path).map_err(Error::file("create", path))
 }
 
-/// A tmpfs at `path`, once.
-fn memory(path: &Path, limit: Option<i64>) -> Result<()> {
+/// The options of an empty directory in memory: the kernel forgets it with the node, so its owner and mode belong to the mount.
+fn in_memory(limit: Option<i64>, fs_group: Option<u32>) -> String {
+    let size = limit.map_or_else(String::new, |limit| format!(",size={limit}"));
+    match fs_group {
+        Some(group) => format!("mode=2777,gid={group}{size}"),
+        None => format!("mode=777{size}"),
+    }
+}
+
+/// A tmpfs with these options at `path`, once.
+fn memory(path: &Path, options: &str) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::file("create", path))?;
     if is_mount_point(path) {
         return Ok(());
     }
-    let size = limit.filter(|limit| *limit > 0).map_or_else(String::new, |limit| format!(",size={limit}"));
-    let options = format!("mode=755{size}");
-    sys::mount::mount("tmpfs", "tmpfs", path, MountFlags::NODEV | MountFlags::NOSUID, &options)
+    sys::mount::mount("tmpfs", "tmpfs", path, MountFlags::NODEV | MountFlags::NOSUID, options)
         .map_err(|error| Error::File { what: "mount tmpfs at", path: path.into(), source: io::Error::other(error) })
 }
 
@@ -219,4 +228,15 @@ pub(crate) fn unmount_below(pod_dir: &Path) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_directory_in_memory_is_mounted_with_its_owner_and_mode() {
+        assert_eq!(in_memory(None, None), "mode=777");
+        assert_eq!(in_memory(Some(4096), Some(107)), "mode=2777,gid=107,size=4096");
+    }
 }
