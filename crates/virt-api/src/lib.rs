@@ -17,6 +17,7 @@ mod networks;
 mod openapi;
 pub mod path;
 mod restore;
+mod sets;
 mod status;
 mod subresource;
 mod template;
@@ -199,6 +200,7 @@ impl Server {
         others(&self.context.kubevirts, &self.context.namespace)
             .merge(self.machines())
             .merge(self.noting())
+            .merge(self.sets())
             .merge(migrations)
             .merge(restores)
             .merge(evictions)
@@ -233,6 +235,27 @@ impl Server {
                     copies::judge(&context.client, &request, verdict).await
                 }
             })
+        })
+    }
+
+    /// The webhooks of what makes machines: their writers are asked what the machines' would be.
+    fn sets(&self) -> Router {
+        let context = self.context.clone();
+        let router = admission::route_looking(Router::new(), "/virtualmachinereplicaset-validate", move |request| {
+            let context = context.clone();
+            async move {
+                let rules = Rules::of(&configuration(&context.kubevirts), &context.namespace);
+                sets::set(&context.client, &request, &rules).await
+            }
+        });
+        let context = self.context.clone();
+        admission::route_looking(router, "/virtualmachinepool-validate", move |request| {
+            let context = context.clone();
+            async move {
+                let configuration = configuration(&context.kubevirts);
+                let rules = Rules::of(&configuration, &context.namespace);
+                sets::pool(&context.client, &request, &rules, &Defaults::of(&configuration)).await
+            }
         })
     }
 

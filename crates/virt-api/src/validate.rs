@@ -15,6 +15,7 @@ mod names;
 mod networks;
 pub mod policy;
 mod resources;
+pub(crate) mod sets;
 pub mod snapshot;
 pub(crate) mod strict;
 mod templates;

@@ -23,6 +23,8 @@ pub mod migration;
 mod migration_cleanup;
 pub mod node;
 pub mod patch;
+mod replicas;
+pub mod replicaset;
 pub mod resources;
 pub mod restore;
 pub mod settings;
@@ -154,6 +156,7 @@ fn register(setup: &mut Setup, figures: &Figures) {
     export::register(setup);
     template::register(setup);
     template_request::register(setup);
+    replicaset::register(setup);
 }
 
 async fn serve(

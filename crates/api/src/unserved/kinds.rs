@@ -17,12 +17,6 @@ pub struct Kind {
 pub const KINDS: &[Kind] = &[
     Kind {
         group: "kubevirt.io",
-        plural: "virtualmachineinstancereplicasets",
-        kind: "VirtualMachineInstanceReplicaSet",
-        remedy: "no instance is made of it: make a VirtualMachine for each",
-    },
-    Kind {
-        group: "kubevirt.io",
         plural: "virtualmachineinstancepresets",
         kind: "VirtualMachineInstancePreset",
         remedy: "write its values into each VirtualMachineInstance",

@@ -18,6 +18,7 @@ mod loss;
 mod memory_dump;
 mod migration;
 mod quotas;
+mod replicaset;
 mod snapshot;
 mod state;
 mod storage;
