@@ -23,6 +23,7 @@ pub mod migration;
 mod migration_cleanup;
 pub mod node;
 pub mod patch;
+pub mod pool;
 mod replicas;
 pub mod replicaset;
 pub mod resources;
@@ -157,6 +158,7 @@ fn register(setup: &mut Setup, figures: &Figures) {
     template::register(setup);
     template_request::register(setup);
     replicaset::register(setup);
+    pool::register(setup);
 }
 
 async fn serve(

@@ -5,6 +5,7 @@ mod going;
 mod pace;
 
 use std::fmt::Debug;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
@@ -13,6 +14,7 @@ use kit::store::Key;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::core::{NamespaceResourceScope, Selector};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -37,6 +39,13 @@ pub(crate) fn written(selector: &LabelSelector) -> Option<String> {
 /// `replicas` of a spec, 1 when unset.
 pub(crate) fn wanted(replicas: Option<i32>) -> usize {
     usize::try_from(replicas.unwrap_or(1)).unwrap_or(0)
+}
+
+/// A template in one number: how many are wanted of it makes it no other.
+pub(crate) fn fingerprint(template: &impl Serialize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    serde_json::to_string(template).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 /// A count, for a status.

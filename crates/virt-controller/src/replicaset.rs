@@ -106,7 +106,7 @@ async fn sync(own: &Sets, key: &Key) -> Result<Next, Error> {
     let owned = owned(own, &set);
     let going = going(own, key, &owned);
     let ended = owned.iter().filter(|vmi| plan::has_ended(vmi)).filter_map(ResourceExt::uid).collect();
-    let held_until = own.paces.ended(key, set.metadata.generation.unwrap_or(0), ended, now);
+    let held_until = own.paces.ended(key, replicas::fingerprint(&set.spec.template), ended, now);
     let plan = plan::plan(&Seen { set: &set, owned: &owned, going: &going, held: held_until.is_some() });
     let mut failed = None;
     if !paused {

@@ -23,21 +23,21 @@ pub(crate) struct Paces(Arc<Mutex<HashMap<Key, Pace>>>);
 
 #[derive(Debug, Default)]
 struct Pace {
-    /// Of the template that is being tried.
-    generation: i64,
+    /// The template that is being tried.
+    template: u64,
     waves: u32,
     last: Option<Timestamp>,
     counted: BTreeSet<String>,
 }
 
 impl Paces {
-    /// Notes that the replicas of `of` with these UIDs have ended, made as its spec of `generation` says, and tells from when on others may be
-    /// made; none when that is now.
-    pub(crate) fn ended(&self, of: &Key, generation: i64, uids: BTreeSet<String>, now: Timestamp) -> Option<Timestamp> {
+    /// Notes that the replicas of `of` with these UIDs have ended, made as `template` says, and tells from when on others may be made; none when
+    /// that is now.
+    pub(crate) fn ended(&self, of: &Key, template: u64, uids: BTreeSet<String>, now: Timestamp) -> Option<Timestamp> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let pace = all.entry(of.clone()).or_default();
-        if pace.generation != generation {
-            *pace = Pace { generation, counted: std::mem::take(&mut pace.counted), ..Pace::default() };
+        if pace.template != template {
+            *pace = Pace { template, counted: std::mem::take(&mut pace.counted), ..Pace::default() };
         }
         let fresh = uids.iter().any(|uid| !pace.counted.contains(uid));
         pace.counted = uids;
@@ -72,9 +72,9 @@ mod tests {
     fn who_keeps_ending_is_made_less_and_less_often() {
         let (paces, of) = (Paces::default(), Key::new("ns", "set"));
         let at = |seconds: i64| Timestamp::from_second(1_700_000_000 + seconds).unwrap();
-        let check = |generation: i64, uids: &str, seconds: i64, expect: Option<i64>| {
+        let check = |template: u64, uids: &str, seconds: i64, expect: Option<i64>| {
             let uids = uids.split_whitespace().map(str::to_owned).collect();
-            assert_eq!(paces.ended(&of, generation, uids, at(seconds)), expect.map(at), "at {seconds}");
+            assert_eq!(paces.ended(&of, template, uids, at(seconds)), expect.map(at), "at {seconds}");
         };
         check(1, "", 0, None);
         check(1, "a", 0, None);
@@ -86,7 +86,7 @@ mod tests {
         check(1, "b c", 15, None);
         check(1, "d", 20, Some(40));
         check(1, "e", 41, Some(81));
-        // Another spec is tried at once.
+        // Another template is tried at once.
         check(2, "e", 42, None);
         check(2, "f", 43, None);
         check(2, "g", 44, Some(54));

@@ -17,6 +17,7 @@ mod local_disks;
 mod loss;
 mod memory_dump;
 mod migration;
+mod pool;
 mod quotas;
 mod replicaset;
 mod snapshot;
