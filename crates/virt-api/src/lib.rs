@@ -16,6 +16,7 @@ mod migration;
 mod networks;
 mod openapi;
 pub mod path;
+mod presets;
 mod restore;
 mod sets;
 mod status;
@@ -201,6 +202,7 @@ impl Server {
             .merge(self.machines())
             .merge(self.noting())
             .merge(self.sets())
+            .merge(self.giving())
             .merge(migrations)
             .merge(restores)
             .merge(evictions)
@@ -235,6 +237,22 @@ impl Server {
                     copies::judge(&context.client, &request, verdict).await
                 }
             })
+        })
+    }
+
+    /// The webhook that completes instances, with what presets give them.
+    fn giving(&self) -> Router {
+        let context = self.context.clone();
+        admission::route_looking(Router::new(), "/virtualmachineinstances-mutate", move |request| {
+            let context = context.clone();
+            async move {
+                match presets::apply(&context.client, &request).await {
+                    Ok(given) => {
+                        mutate_instance(&request, given, &configuration(&context.kubevirts), &context.namespace)
+                    }
+                    Err(refused) => refused,
+                }
+            }
         })
     }
 
@@ -312,7 +330,23 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let defaulting = admission::route(Router::new(), "/virtualmachines-mutate", move |request| {
         defaults::mutate_machine(request, request.object.clone(), &Defaults::of(&configuration(&held)))
     });
+    let (held, own) = (kubevirts.clone(), namespace.to_owned());
+    let defaulting = admission::route(defaulting, "/virtualmachineinstances-mutate", move |request| {
+        mutate_instance(request, request.object.clone(), &configuration(&held), &own)
+    });
     others(kubevirts, namespace).merge(defaulting).merge(judges(kubevirts, namespace, &MACHINES_ALONE))
+}
+
+/// `/virtualmachineinstances-mutate`, where `given` is the object with what else it is given.
+fn mutate_instance(
+    request: &admission::Request,
+    given: serde_json::Value,
+    configuration: &KubeVirtConfiguration,
+    namespace: &str,
+) -> admission::Verdict {
+    let now = clock::seconds(clock::now()).to_string();
+    let (defaults, rules) = (Defaults::of(configuration), Rules::of(configuration, namespace));
+    defaults::mutate_instance(request, given, &defaults, &rules, &now)
 }
 
 fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]) -> Router {
@@ -325,21 +359,16 @@ fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]
 /// Those that are not about whether a machine may be made as it is.
 fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
-    let (held, own) = (kubevirts.clone(), namespace.to_owned());
-    router = admission::route(router, "/virtualmachineinstances-mutate", move |request| {
-        let now = clock::seconds(clock::now()).to_string();
-        let configuration = configuration(&held);
-        defaults::mutate_instance(request, &Defaults::of(&configuration), &Rules::of(&configuration, &own), &now)
-    });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
     router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);
-    let validators: [(&str, Check); 13] = [
+    let validators: [(&str, Check); 14] = [
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
         ("/migration-policy-validate-create", validate::policy::policy),
         ("/virtualmachinesnapshots-validate", |request, _| validate::snapshot::snapshot(request)),
         ("/vm-clone-validate-create", |request, _| validate::clone::validate(request)),
+        ("/vmipreset-validate", |request, _| validate::preset::preset(request)),
         ("/virtualmachinebackups-validate", validate::backup::backup),
         ("/virtualmachinebackuptrackers-validate", validate::backup::tracker),
         ("/virtualmachineexports-validate", |request, _| validate::export::export(request)),

@@ -14,6 +14,7 @@ pub mod migration;
 mod names;
 mod networks;
 pub mod policy;
+pub mod preset;
 mod resources;
 pub(crate) mod sets;
 pub mod snapshot;

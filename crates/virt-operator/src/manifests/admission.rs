@@ -66,6 +66,13 @@ const VALIDATORS: &[Hook] = &[
         ..HOOK
     },
     Hook {
+        name: "virtualmachinepreset-validator.kubevirt.io",
+        path: "/vmipreset-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachineinstancepresets"],
+        ..HOOK
+    },
+    Hook {
         name: "virtualmachinepool-validator.kubevirt.io",
         path: "/virtualmachinepool-validate",
         operations: &["CREATE", "UPDATE"],
