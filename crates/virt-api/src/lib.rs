@@ -289,7 +289,8 @@ impl Server {
                     Ok(noted) => noted,
                     Err(unanswered) => return unanswered,
                 };
-                match chosen::complete(&context.client, &request, noted).await {
+                let asking = if component { chosen::by_own_account(&request) } else { request.clone() };
+                match chosen::complete(&context.client, &asking, noted).await {
                     Ok(whole) => defaults::mutate_machine(&request, whole, &Defaults::of(&configuration)),
                     Err(refused) => refused,
                 }

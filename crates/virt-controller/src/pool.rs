@@ -147,7 +147,7 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
     let instances = instances(context, &machines);
     let revision = match own.revisions.current(&context.client, &pool).await {
         Ok(revision) => revision,
-        Err(error) => return failed(own, &pool, ("FailedRevisionCreation", error)).await,
+        Err(error) => return failed(own, &pool, ("FailedUpdate", error)).await,
     };
     let old = |vmi: &VirtualMachineInstance| vmi.labels().get(REVISION) != Some(&revision);
     let revisions = match instances.values().any(old) {

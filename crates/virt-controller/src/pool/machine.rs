@@ -52,6 +52,14 @@ pub fn renewed(pool: &VirtualMachinePool, vm: &VirtualMachine, index: u32, revis
         let annotations = new.spec.template.metadata.get_or_insert_default().annotations.get_or_insert_default();
         annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
+    // What a volume's labels said when it was stored.
+    let named = |of: Option<&String>| of.is_some_and(|volume| !volume.is_empty());
+    if named(new.spec.instancetype.as_ref().and_then(|matcher| matcher.infer_from_volume.as_ref())) {
+        new.spec.instancetype.clone_from(&vm.spec.instancetype);
+    }
+    if named(new.spec.preference.as_ref().and_then(|matcher| matcher.infer_from_volume.as_ref())) {
+        new.spec.preference.clone_from(&vm.spec.preference);
+    }
     if let (Some(old), Some(spec)) = (vm.spec.template.spec.as_deref(), new.spec.template.spec.as_deref_mut()) {
         if spec.architecture.is_none() {
             spec.architecture.clone_from(&old.architecture);
@@ -226,7 +234,12 @@ mod tests {
         spec.architecture = Some("amd64".into());
         spec.domain.firmware = serde_json::from_value(json!({ "uuid": "u", "serial": "s" })).unwrap();
         spec.domain.machine = serde_json::from_value(json!({ "type": "q35" })).unwrap();
-        let new = renewed(&pool(json!({})), &old, 0, "pool-2");
+        old.spec.instancetype = serde_json::from_value(json!({ "name": "small" })).unwrap();
+        let mut pool = pool(json!({}));
+        let template = pool.spec.virtual_machine_template.spec.as_mut().unwrap();
+        template.instancetype = serde_json::from_value(json!({ "inferFromVolume": "root" })).unwrap();
+        let new = renewed(&pool, &old, 0, "pool-2");
+        assert_eq!(json!(new.spec.instancetype), json!({ "name": "small" }));
         assert_eq!((new.annotations()["theirs"].as_str(), new.labels()[REVISION].as_str()), ("1", "pool-2"));
         let spec = new.spec.template.spec.unwrap();
         assert_eq!(spec.architecture.as_deref(), Some("amd64"));

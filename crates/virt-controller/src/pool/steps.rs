@@ -35,7 +35,7 @@ pub(super) async fn carry_out(
     for vm in &plan.detach {
         let owners = vm.owner_references().iter().filter(|owner| owner.uid != uid).cloned().collect();
         let freed = replicas::set_owners(&context.client, (MACHINE, *vm), owners).await;
-        keep(context, freed.map_err(|error| ("FailedDetach", error))?);
+        keep(context, freed.map_err(|error| ("FailedUpdate", error))?);
     }
     for vm in &plan.hold {
         let mut finalizers = vm.finalizers().to_vec();
