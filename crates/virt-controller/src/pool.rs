@@ -145,12 +145,18 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
     let machines = machines(own, &pool);
     let going = going(own, key, &machines);
     let instances = instances(context, &machines);
-    let revision = match own.revisions.current(&context.client, &pool).await {
+    let deleted = pool.metadata.deletion_timestamp.is_some();
+    // What is on its way out is made from nothing any more.
+    let revision = match deleted {
+        true => Ok(String::new()),
+        false => own.revisions.current(&context.client, &pool).await,
+    };
+    let revision = match revision {
         Ok(revision) => revision,
         Err(error) => return failed(own, &pool, ("FailedUpdate", error)).await,
     };
     let old = |vmi: &VirtualMachineInstance| vmi.labels().get(REVISION) != Some(&revision);
-    let revisions = match instances.values().any(old) {
+    let revisions = match !deleted && instances.values().any(old) {
         true => revision::specs(&context.client, &pool).await?,
         false => BTreeMap::new(),
     };
@@ -178,7 +184,7 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
         return failed(own, &pool, trouble).await;
     }
     let settled = plan.is_settled() && held.is_none();
-    if settled && pool.metadata.deletion_timestamp.is_none() && own.revisions.has_more(key) {
+    if settled && !deleted && own.revisions.has_more(key) {
         let of = |labels: &BTreeMap<String, String>| labels.get(REVISION).cloned();
         let used: Vec<String> = machines.iter().filter_map(|vm| of(vm.labels())).collect();
         let used_by_guests = instances.values().filter_map(|vmi| of(vmi.labels()));

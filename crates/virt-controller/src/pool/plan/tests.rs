@@ -1,3 +1,5 @@
+//! What pools do with their machines.
+
 use serde_json::{Value, json};
 
 use super::*;

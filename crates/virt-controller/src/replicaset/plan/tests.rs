@@ -1,3 +1,5 @@
+//! Whom sets take in, make and delete.
+
 use serde_json::json;
 
 use super::*;
