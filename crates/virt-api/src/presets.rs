@@ -21,6 +21,12 @@ const APPLIED: &str = "virtualmachinepreset.kubevirt.io/";
 /// What presets give of a domain; of the resources, each request by itself.
 pub(crate) const PARTS: [&str; 6] = ["cpu", "firmware", "clock", "features", "watchdog", "ioThreadsPolicy"];
 
+/// Where the offset of a clock is, beside its timers.
+const CLOCK: &str = "/clock";
+
+/// What an offset is, either of them.
+const OFFSETS: [&str; 2] = ["utc", "timezone"];
+
 /// The object of `request`, which makes an instance, with what presets give it.
 ///
 /// # Errors
@@ -85,9 +91,18 @@ fn given(mut object: Value, presets: &[VirtualMachineInstancePreset]) -> Result<
 fn parts(domain: &Value) -> Map<String, Value> {
     let set = |value: &&Value| !value.is_null();
     let mut parts = Map::new();
-    for part in PARTS {
+    for part in PARTS.into_iter().filter(|part| *part != "clock") {
         parts.extend(domain.get(part).filter(set).map(|value| (format!("/{part}"), value.clone())));
     }
+    // A clock's offset is utc or timezone, and its timers are another matter.
+    let clock = domain.get("clock").and_then(Value::as_object);
+    let offset = OFFSETS.into_iter().filter_map(|name| Some((name.to_owned(), clock?.get(name).filter(set)?.clone())));
+    let offset: Map<String, Value> = offset.collect();
+    if !offset.is_empty() {
+        parts.insert(CLOCK.to_owned(), Value::Object(offset));
+    }
+    let timer = clock.and_then(|clock| clock.get("timer")).filter(set);
+    parts.extend(timer.map(|timer| ("/clock/timer".to_owned(), timer.clone())));
     let requests = domain.pointer("/resources/requests").and_then(Value::as_object);
     for (resource, amount) in requests.into_iter().flatten() {
         parts.insert(format!("/resources/requests/{resource}"), amount.clone());
@@ -99,6 +114,9 @@ fn parts(domain: &Value) -> Map<String, Value> {
 fn take(object: &mut Value, path: &str, value: Value) -> bool {
     let mut steps = vec!["spec", "domain"];
     let mut rest = path.trim_start_matches('/').splitn(3, '/').collect::<Vec<_>>();
+    if path == CLOCK {
+        return take_offset(place(object, &["spec", "domain", "clock"]), value);
+    }
     let Some(last) = rest.pop() else { return false };
     steps.extend(rest);
     let of = place(object, &steps);
@@ -109,6 +127,21 @@ fn take(object: &mut Value, path: &str, value: Value) -> bool {
             true
         }
     }
+}
+
+/// Sets the offset of `clock`, unless it has one. True when it is `value` now.
+fn take_offset(clock: &mut Value, value: Value) -> bool {
+    let held: Map<String, Value> = OFFSETS
+        .into_iter()
+        .filter_map(|name| Some((name.to_owned(), clock.get(name).filter(|held| !held.is_null())?.clone())))
+        .collect();
+    if !held.is_empty() {
+        return Value::Object(held) == value;
+    }
+    for (name, value) in value.as_object().into_iter().flatten() {
+        clock[name] = value.clone();
+    }
+    true
 }
 
 /// The object at `steps`, made where it is missing.
@@ -169,6 +202,29 @@ mod tests {
             })
         );
         assert_eq!(made["metadata"]["annotations"], json!({ "virtualmachinepreset.kubevirt.io/a": "kubevirt.io/v1" }));
+    }
+
+    #[test]
+    fn a_clock_has_its_offset_and_its_timers_from_whom_they_are() {
+        let given = |own: Value, presets: &[Value]| {
+            let clock = |clock: &Value| json!({ "devices": {}, "clock": clock });
+            let presets: Vec<_> = presets.iter().map(|theirs| preset("a", &small(), &clock(theirs))).collect();
+            given(instance(&clock(&own)), &presets).map(|made| made["spec"]["domain"]["clock"].clone()).ok()
+        };
+        let (utc, zone) = (json!({ "utc": {} }), json!({ "timezone": "Europe/Prague" }));
+        let (timer, other) = (json!({ "timer": { "hpet": { "present": false } } }), json!({ "timer": { "rtc": {} } }));
+        let both = |offset: &Value, timer: &Value| {
+            let mut both = offset.clone();
+            json_patch::merge(&mut both, timer);
+            both
+        };
+        assert_eq!(given(zone.clone(), &[both(&utc, &timer)]), Some(both(&zone, &timer)));
+        assert_eq!(given(other.clone(), &[both(&utc, &timer)]), Some(both(&utc, &other)));
+        assert_eq!(given(json!({}), &[zone.clone()]), Some(zone.clone()));
+        // One preset may give the one, and another the other.
+        assert_eq!(given(json!({}), &[utc.clone(), timer.clone()]), Some(both(&utc, &timer)));
+        assert_eq!(given(json!({}), &[utc, zone]), None);
+        assert_eq!(given(json!({}), &[timer, other]), None);
     }
 
     #[test]
