@@ -59,6 +59,20 @@ pub mod label {
     /// On a VMI whose launcher is of another build than new ones.
     pub const OUTDATED_LAUNCHER: &str = "kubevirt.io/outdatedLauncherImage";
     pub const INSTALL_STRATEGY: &str = "kubevirt.io/install-strategy-identifier";
+    /// On a machine of a pool and its instance: the revision of the pool's template that they are of.
+    pub const POOL_REVISION: &str = "kubevirt.io/vm-pool-revision-name";
+    /// What components write on machines and instances while these live. No selector of a set or a pool may ask for one: what it selects when it is
+    /// made is not selected for long.
+    pub const OF_COMPONENTS: [&str; 8] = [
+        CREATED_BY,
+        INSTALL_STRATEGY,
+        MIGRATION_JOB,
+        MIGRATION_TARGET_NODE,
+        NODE_NAME,
+        OUTDATED_LAUNCHER,
+        POOL_REVISION,
+        SCHEDULABLE,
+    ];
     pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
     pub const COMPONENT: &str = "app.kubernetes.io/component";
     pub const VERSION: &str = "app.kubernetes.io/version";

@@ -48,6 +48,12 @@ pub fn selects(selector: Option<&LabelSelector>, labels: &BTreeMap<String, Strin
     selector.is_some_and(|s| Selector::try_from(s.clone()).is_ok_and(|s| s.matches(labels)))
 }
 
+/// The keys that a selector asks for.
+pub fn keys(selector: &LabelSelector) -> impl Iterator<Item = &str> {
+    let named = selector.match_labels.iter().flatten().map(|(key, _)| key.as_str());
+    named.chain(selector.match_expressions.iter().flatten().map(|term| term.key.as_str()))
+}
+
 /// Whether `labels` hold every pair of `wanted`.
 #[inline]
 pub fn has_all(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {

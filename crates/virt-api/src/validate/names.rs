@@ -11,6 +11,16 @@ pub(super) fn is_label(text: &str) -> bool {
     !text.is_empty() && text.len() <= 63 && text.chars().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
+/// An RFC 1123 subdomain, as most names are.
+pub(super) fn is_subdomain(text: &str) -> bool {
+    // Parts may be as long as the whole.
+    let part = |part: &str| {
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        !part.is_empty() && part.chars().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    };
+    text.len() <= 253 && text.split('.').all(part)
+}
+
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     for (name, value, rules) in
         [("hostname", &spec.hostname, "DNS_LABEL"), ("subdomain", &spec.subdomain, "DNS_SUBDOMAIN")]

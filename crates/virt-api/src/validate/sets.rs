@@ -1,14 +1,16 @@
 //! Sets of instances and pools of machines: what is wrong with them beside their templates, and what would be made of these.
 
+use api::kubevirt::constants::label;
 use api::kubevirt::v1::VirtualMachineInstanceReplicaSet;
 use api::pool::v1beta1::{VirtualMachinePool, VirtualMachinePoolSelectionPolicy, VirtualMachinePoolSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kit::admission::{Cause, Request};
+use kit::controller::owner;
 use kube::core::{Selector, SelectorExt as _};
 use serde_json::{Value, json};
 
-use super::{deleting, invalid, required, strict, unsupported};
+use super::{deleting, invalid, names, required, strict, unsupported};
 
 /// Where a set has the spec and the metadata of what it makes.
 pub(crate) const SET: (&str, &str) = ("spec.template.spec", "spec.template.metadata");
@@ -34,6 +36,8 @@ pub(crate) fn set(request: &Request) -> Result<Option<Made>, Vec<Cause>> {
     if template.spec.is_none() {
         causes.push(required("spec.template".to_owned(), "missing virtual machine template.".to_owned()));
     }
+    check_start(&set, &mut causes);
+    check_labels(SET.1, template.metadata.as_ref(), &mut causes);
     check_selector(&set.spec.selector, template.metadata.as_ref(), &mut causes);
     if !causes.is_empty() {
         return Err(causes);
@@ -55,6 +59,12 @@ pub(crate) fn pool(request: &Request) -> Result<Option<Made>, Vec<Cause>> {
         let message = "missing virtual machine template.".to_owned();
         causes.push(required("spec.virtualMachineTemplate".to_owned(), message));
     }
+    if request.operation == "CREATE" {
+        check_name(&pool, &mut causes);
+    }
+    check_labels(POOL.1, template.metadata.as_ref(), &mut causes);
+    let guest = template.spec.as_ref().and_then(|spec| spec.template.metadata.as_ref());
+    check_labels(&format!("{}.template.metadata", POOL.0), guest, &mut causes);
     check_selector(&pool.spec.selector, template.metadata.as_ref(), &mut causes);
     let old: Option<VirtualMachinePool> = serde_json::from_value(request.old_object.clone()).ok();
     if old.is_some_and(|old| request.operation == "UPDATE" && old.spec.selector != pool.spec.selector) {
@@ -76,9 +86,61 @@ fn is_settled(request: &Request) -> bool {
     same || deleting(&request.object)
 }
 
+/// The most characters of a pool's name.
+const POOL_NAME: usize = 58;
+/// The most characters of what is a label's value, too.
+const LABEL_VALUE: usize = 63;
+
+/// Its machines and the revisions of its template are called after a pool, with a number, and both names are values of labels.
+fn check_name(pool: &VirtualMachinePool, causes: &mut Vec<Cause>) {
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    let last = pool.spec.replicas.unwrap_or(1).saturating_sub(1).max(0);
+    let most = POOL_NAME.min(LABEL_VALUE.saturating_sub(format!("-{last}").len()));
+    if name.len() > most {
+        let message = format!(
+            "{name:?} is too long: its machines are called after it, with a number, so it has at most {most} characters"
+        );
+        causes.push(invalid("metadata.name".to_owned(), message));
+    }
+}
+
+/// What instances are called after has to be the beginning of a name.
+fn check_start(set: &VirtualMachineInstanceReplicaSet, causes: &mut Vec<Cause>) {
+    let template = set.spec.template.metadata.as_ref();
+    let given = [
+        ("name", template.and_then(|metadata| metadata.name.as_deref())),
+        ("generateName", template.and_then(|metadata| metadata.generate_name.as_deref())),
+    ];
+    let Some((key, start)) = given.into_iter().find_map(|(key, name)| Some((key, name.filter(|name| !name.is_empty())?)))
+    else {
+        return;
+    };
+    // As the API server ends it.
+    if !names::is_subdomain(&format!("{start}bcdfg")) {
+        let message = format!(
+            "{start:?} cannot begin the name of an instance: use lower-case letters, digits, '-' and '.', and begin with a letter or digit"
+        );
+        causes.push(invalid(format!("{}.{key}", SET.1), message));
+    }
+}
+
+/// Labels that components write are theirs to write.
+fn check_labels(field: &str, metadata: Option<&ObjectMeta>, causes: &mut Vec<Cause>) {
+    let labels = metadata.and_then(|metadata| metadata.labels.as_ref());
+    for key in labels.into_iter().flatten().map(|(key, _)| key).filter(|key| label::OF_COMPONENTS.contains(&key.as_str())) {
+        let message = format!("{key} is written by KubeVirt's components: leave it out of the template");
+        causes.push(unsupported(format!("{field}.labels"), message));
+    }
+}
+
 fn check_selector(selector: &LabelSelector, metadata: Option<&ObjectMeta>, causes: &mut Vec<Cause>) {
     let field = || "spec.selector".to_owned();
     let labels = metadata.and_then(|metadata| metadata.labels.clone()).unwrap_or_default();
+    // What is made would be selected until it has the label, and others be made in its place.
+    for key in owner::keys(selector).filter(|key| label::OF_COMPONENTS.contains(key)) {
+        let message = format!("{key} is written by KubeVirt's components: select by a label of your own");
+        causes.push(invalid(field(), message));
+    }
     match Selector::try_from(selector.clone()) {
         Err(error) => causes.push(invalid(field(), format!("selector cannot be read: {error}"))),
         Ok(selector) if selector.selects_all() => {
@@ -187,7 +249,7 @@ fn ignored(metadata: Option<&ObjectMeta>, field: &str, used: &[&str]) -> Vec<Str
 }
 
 /// The request by which the writer of `key` in the spec would make one of it.
-fn inner(request: &Request, key: &str, owner: &ObjectMeta) -> Request {
+fn inner(request: &Request, key: &str, of: &ObjectMeta) -> Request {
     let made = |object: &Value| {
         let template = object.get("spec").and_then(|spec| spec.get(key)).filter(|template| !template.is_null())?;
         let given = &template["metadata"];
@@ -198,7 +260,7 @@ fn inner(request: &Request, key: &str, owner: &ObjectMeta) -> Request {
         }
         Some(json!({
             "metadata": {
-                "name": owner.name, "namespace": request.namespace,
+                "name": of.name, "namespace": request.namespace,
                 "labels": given["labels"], "annotations": annotations,
             },
             "spec": template["spec"],
@@ -207,7 +269,7 @@ fn inner(request: &Request, key: &str, owner: &ObjectMeta) -> Request {
     Request {
         object: made(&request.object).unwrap_or_default(),
         old_object: made(&request.old_object).unwrap_or_default(),
-        name: owner.name.clone().unwrap_or_default(),
+        name: of.name.clone().unwrap_or_default(),
         ..request.clone()
     }
 }
@@ -279,6 +341,85 @@ mod tests {
     }
 
     #[test]
+    fn labels_of_components_neither_select_nor_are_given() {
+        let key = "kubevirt.io/vm-pool-revision-name";
+        let message = format!("{key} is written by KubeVirt's components: select by a label of your own");
+        for operator in ["DoesNotExist", "NotIn"] {
+            let values = if operator == "NotIn" { json!(["x"]) } else { Value::Null };
+            let terms = json!([{ "key": key, "operator": operator, "values": values }]);
+            refused(json!({ "selector": { "matchExpressions": terms } }), "spec.selector", &message);
+        }
+        let message = format!("{key} is written by KubeVirt's components: leave it out of the template");
+        let given = json!({ "labels": { (key): "pool-1" } });
+        let metadata = json!({ "virtualMachineTemplate": { "metadata": given } });
+        refused(metadata, "spec.virtualMachineTemplate.metadata.labels", &message);
+        let guest = json!({ "virtualMachineTemplate": { "spec": { "template": { "metadata": given } } } });
+        refused(guest, "spec.virtualMachineTemplate.spec.template.metadata.labels", &message);
+        for key in ["kubevirt.io/nodeName", "kubevirt.io/migrationTargetNodeName", "kubevirt.io/outdatedLauncherImage"] {
+            let selector = json!({ "matchLabels": { (key): "" } });
+            let template = json!({ "metadata": { "labels": { (key): "" } }, "spec": {} });
+            let found = causes(set(&a_set(json!({ "selector": selector, "template": template }))));
+            let fields: Vec<&str> = found.iter().map(|(field, _)| field.as_str()).collect();
+            assert_eq!(fields, ["spec.template.metadata.labels", "spec.selector"], "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_whose_machines_could_not_be_called_after_it_is_not_made() {
+        let check = |length: usize, replicas: i64, most: Option<usize>| {
+            let mut request = pool_with(json!({ "replicas": replicas }), Value::Null);
+            let name = "a".repeat(length);
+            request.object["metadata"]["name"] = json!(name);
+            let said = most.map(|most| {
+                let why = "its machines are called after it, with a number, so it has at most";
+                ("metadata.name".to_owned(), format!("{name:?} is too long: {why} {most} characters"))
+            });
+            assert_eq!(causes(pool(&request)), said.into_iter().collect::<Vec<_>>());
+            // One that is there goes on.
+            let old = json!({ "spec": request.object["spec"] });
+            request.operation = "UPDATE".into();
+            request.old_object = old;
+            request.object["spec"]["replicas"] = json!(7);
+            assert!(causes(pool(&request)).is_empty());
+        };
+        check(58, 5, None);
+        check(59, 5, Some(58));
+        check(58, 20_000, Some(57));
+    }
+
+    #[test]
+    fn instances_are_called_after_what_begins_a_name() {
+        let check = |metadata: Value, field: &str| {
+            let mut metadata = metadata;
+            metadata["labels"] = json!({ "app": "a" });
+            let spec = json!({
+                "selector": { "matchLabels": { "app": "a" } }, "template": { "metadata": metadata, "spec": {} },
+            });
+            let found = causes(set(&a_set(spec)));
+            let fields: Vec<&str> = found.iter().map(|(field, _)| field.as_str()).collect();
+            assert_eq!(fields.join(" "), field, "{found:?}");
+        };
+        for good in ["web", "web-", "a.b", "0"] {
+            check(json!({ "name": good }), "");
+            check(json!({ "generateName": good }), "");
+        }
+        for bad in ["Web", "-web", "we b", "a..b", "a.-b", "a_b"] {
+            check(json!({ "name": bad }), "spec.template.metadata.name");
+            check(json!({ "generateName": bad }), "spec.template.metadata.generateName");
+        }
+        check(json!({ "name": "web", "generateName": "Never-" }), "");
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
+    fn a_set(spec: Value) -> Request {
+        Request {
+            object: json!({ "metadata": { "name": "set" }, "spec": spec }),
+            operation: "CREATE".into(),
+            ..Request::default()
+        }
+    }
+
+    #[test]
     fn the_selector_of_a_pool_stays() {
         let old = pool_with(json!({}), Value::Null).object;
         let other = json!({
@@ -309,12 +450,7 @@ mod tests {
 
     #[test]
     fn a_set_is_refused_with_the_field() {
-        let request = |spec: Value| Request {
-            object: json!({ "metadata": { "name": "set" }, "spec": spec }),
-            operation: "CREATE".into(),
-            ..Request::default()
-        };
-        let found = causes(set(&request(json!({ "selector": { "matchLabels": { "app": "a" } }, "template": {} }))));
+        let found = causes(set(&a_set(json!({ "selector": { "matchLabels": { "app": "a" } }, "template": {} }))));
         assert_eq!(
             found,
             [
@@ -323,6 +459,6 @@ mod tests {
             ]
         );
         let unknown = json!({ "selector": { "matchLabels": { "app": "a" } }, "templat": { "a": 1 }, "template": {} });
-        assert!(causes(set(&request(unknown)))[0].1.contains("unknown field \"spec.templat\": did you mean template?"));
+        assert!(causes(set(&a_set(unknown)))[0].1.contains("unknown field \"spec.templat\": did you mean template?"));
     }
 }
