@@ -3,10 +3,10 @@
 use api::kubevirt::v1::VirtualMachine;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, ObjectMeta, Time};
 use kit::admission::UserInfo;
 use kube::api::PostParams;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
 use crate::Source;
 
@@ -45,19 +45,41 @@ pub fn is_noted(vm: &VirtualMachine, source: &Source) -> bool {
     noted.split(',').any(|one| one == source.to_string())
 }
 
-/// Whether the webhook has seen all that was ever written of `vm`: then nobody else wrote its note. One that was there before the webhooks that
+/// Whether the webhook has seen all that was ever written of `object`: then nobody else wrote its note. One that was there before the webhooks that
 /// are there now may have got its note while there were none.
 ///
 /// # Errors
 /// When the cluster cannot be asked.
-pub async fn is_witnessed(client: &Client, vm: &VirtualMachine) -> kube::Result<bool> {
-    let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(WEBHOOKS).await?;
-    let since = webhooks.and_then(|webhooks| webhooks.metadata.creation_timestamp);
-    Ok(saw(since.as_ref(), vm.metadata.creation_timestamp.as_ref()))
+pub async fn is_witnessed(client: &Client, object: &impl Resource) -> kube::Result<bool> {
+    Ok(saw(since(client).await?.as_ref(), object.meta().creation_timestamp.as_ref()))
 }
 
-fn saw(webhooks: Option<&Time>, vm: Option<&Time>) -> bool {
-    webhooks.zip(vm).is_some_and(|(webhooks, vm)| vm.0.as_second() - webhooks.0.as_second() > UNHEARD)
+/// Whether the webhooks were asked about the spec that an object with this metadata has: when it was made, or when its spec was written anew. The
+/// metadata has to be as the API server has it, with who manages which fields.
+///
+/// # Errors
+/// When the cluster cannot be asked.
+pub async fn is_judged(client: &Client, metadata: &ObjectMeta) -> kube::Result<bool> {
+    Ok(judged(since(client).await?.as_ref(), metadata))
+}
+
+async fn since(client: &Client) -> kube::Result<Option<Time>> {
+    let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(WEBHOOKS).await?;
+    Ok(webhooks.and_then(|webhooks| webhooks.metadata.creation_timestamp))
+}
+
+fn judged(webhooks: Option<&Time>, metadata: &ObjectMeta) -> bool {
+    let mut entries = metadata.managed_fields.iter().flatten();
+    // How many are wanted is written through a subresource, about which nobody is asked.
+    let whole = |entry: &ManagedFieldsEntry| entry.subresource.as_deref().unwrap_or_default().is_empty();
+    let of_spec =
+        |entry: &ManagedFieldsEntry| entry.fields_v1.as_ref().is_some_and(|all| all.0.get("f:spec").is_some());
+    saw(webhooks, metadata.creation_timestamp.as_ref())
+        || entries.any(|entry| whole(entry) && of_spec(entry) && saw(webhooks, entry.time.as_ref()))
+}
+
+fn saw(webhooks: Option<&Time>, written: Option<&Time>) -> bool {
+    webhooks.zip(written).is_some_and(|(webhooks, written)| written.0.as_second() - webhooks.0.as_second() > UNHEARD)
 }
 
 /// Why `user` may not copy `source` into `namespace`; none when they may.
@@ -130,6 +152,22 @@ mod tests {
     use serde_json::{from_value, json};
 
     use super::*;
+
+    #[test]
+    fn a_spec_that_was_written_anew_since_is_judged() {
+        let check = |entry: serde_json::Value, expect: bool| {
+            let webhooks: Time = from_value(json!("2026-01-01T00:00:10Z")).unwrap();
+            let mut entry = entry;
+            entry["manager"] = json!("m");
+            let metadata = json!({ "creationTimestamp": "2025-01-01T00:00:00Z", "managedFields": [entry] });
+            assert_eq!(judged(Some(&webhooks), &from_value(metadata).unwrap()), expect);
+        };
+        let (spec, later) = (json!({ "f:spec": { "f:template": {} } }), "2026-01-01T00:01:00Z");
+        check(json!({ "time": later, "fieldsV1": spec }), true);
+        check(json!({ "time": "2026-01-01T00:00:00Z", "fieldsV1": spec }), false);
+        check(json!({ "time": later, "fieldsV1": spec, "subresource": "scale" }), false);
+        check(json!({ "time": later, "fieldsV1": { "f:metadata": {} } }), false);
+    }
 
     #[test]
     fn a_note_counts_where_the_webhooks_were_before_the_machine() {

@@ -2,23 +2,27 @@
 //! when what keeps ending is made again.
 
 mod going;
+mod judged;
 mod pace;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use api::kubevirt::constants::label;
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, OwnerReference};
 use kit::controller::owner;
 use kit::store::Key;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, Selector};
+use kube::core::{NamespaceResourceScope, Selector, SelectorExt as _};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
 pub(crate) use going::Going;
+pub(crate) use judged::bar;
 pub(crate) use pace::Paces;
 
 use crate::error::Error;
@@ -29,6 +33,24 @@ pub(crate) const BURST: usize = 250;
 /// What `selector` selects. None when it cannot be read, and when it selects everything: that claims what others made.
 pub(crate) fn selector(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
+}
+
+/// Why nothing may be made for `by`, where what is made has these labels: what is not selected, or not for long, does not count, and another would
+/// be made in its place, without end.
+pub(crate) fn fault(by: &LabelSelector, labels: &BTreeMap<String, String>) -> Option<String> {
+    if let Some(key) = owner::keys(by).find(|key| label::OF_COMPONENTS.contains(key)) {
+        return Some(format!(
+            "nothing is made: spec.selector asks for {key}, which KubeVirt's components write: make another with a label of your own"
+        ));
+    }
+    let Some(selector) = selector(by) else {
+        return Some(
+            "nothing is made: spec.selector cannot be read, or selects everything: name a label of the template"
+                .to_owned(),
+        );
+    };
+    let selected = selector.matches(labels);
+    (!selected).then(|| "nothing is made: spec.selector does not match the labels of what would be made".to_owned())
 }
 
 /// The labels that the replicas have, as the scale subresource says it.
@@ -81,8 +103,37 @@ where
         if failure.is_some() {
             return (done, failure);
         }
-        size = (size * 2).min(32);
+        size = (size * 2).min(AT_A_TIME);
     }
+}
+
+/// At most so many requests at a time.
+const AT_A_TIME: usize = 32;
+
+/// Does `one` with each of `all`, whatever becomes of the others: the results, and the first failure.
+pub(crate) async fn each<T, R, F, Fut>(all: Vec<T>, one: F) -> (Vec<R>, Option<Error>)
+where
+    F: Fn(T) -> Fut,
+    Fut: Future<Output = Result<R, Error>>,
+{
+    let (mut done, mut failure, mut left) = (Vec::new(), None, all.into_iter());
+    loop {
+        let batch: Vec<T> = left.by_ref().take(AT_A_TIME).collect();
+        if batch.is_empty() {
+            return (done, failure);
+        }
+        for result in join_all(batch.into_iter().map(&one)).await {
+            match result {
+                Ok(result) => done.push(result),
+                Err(error) => failure = Some(first(failure, error)),
+            }
+        }
+    }
+}
+
+/// The first of two failures. That somebody else wrote first is no trouble, and does not hide any.
+pub(crate) fn first(held: Option<Error>, error: Error) -> Error {
+    held.filter(|held| error.is_conflict() || !held.is_conflict()).unwrap_or(error)
 }
 
 /// Deletes `object`, of this kind, and no other that has its name by now.
@@ -127,5 +178,42 @@ where
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(Error::api("patch", kind, &namespace, &name)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn what_would_not_be_selected_for_long_is_not_made() {
+        let labels =
+            BTreeMap::from([("app".to_owned(), "a".to_owned()), (label::POOL_REVISION.to_owned(), "p-1".to_owned())]);
+        let check = |selector: Value, expect: Option<&str>| {
+            let found = fault(&serde_json::from_value(selector).unwrap(), &labels);
+            assert_eq!(
+                found.as_deref().map(|found| found.contains(expect.unwrap_or("-"))),
+                expect.map(|_| true),
+                "{found:?}"
+            );
+        };
+        check(json!({ "matchLabels": { "app": "a" } }), None);
+        check(json!({ "matchLabels": { "app": "b" } }), Some("does not match"));
+        check(json!({}), Some("selects everything"));
+        for key in label::OF_COMPONENTS {
+            check(json!({ "matchExpressions": [{ "key": key, "operator": "DoesNotExist" }] }), Some(key));
+        }
+        check(json!({ "matchLabels": { "app": "a", (label::POOL_REVISION): "p-1" } }), Some(label::POOL_REVISION));
+    }
+
+    #[tokio::test]
+    async fn one_that_fails_does_not_stop_the_others() {
+        let one = |number: usize| async move {
+            if number % 2 == 1 { Err(Error::Taken(number.to_string())) } else { Ok(number) }
+        };
+        let (done, failure) = each((0..100).collect(), one).await;
+        assert_eq!((done.len(), failure.unwrap().to_string().as_str()), (50, "1"));
     }
 }

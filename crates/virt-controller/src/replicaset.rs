@@ -100,20 +100,38 @@ async fn sync(own: &Sets, key: &Key) -> Result<Next, Error> {
     }
     let now = clock::now();
     let paused = set.spec.paused == Some(true);
-    if !paused {
-        claim(own, &set).await?;
+    let mut failed = None;
+    if !paused && let Err(error) = claim(own, &set).await {
+        if error.is_conflict() {
+            return Err(error);
+        }
+        failed = Some(("FailedCreate", error));
     }
     let owned = owned(own, &set);
     let going = going(own, key, &owned);
     let ended = owned.iter().filter(|vmi| plan::has_ended(vmi)).filter_map(ResourceExt::uid).collect();
     let held_until = own.paces.ended(key, replicas::fingerprint(&set.spec.template), ended, now);
-    let plan = plan::plan(&Seen { set: &set, owned: &owned, going: &going, held: held_until.is_some() });
-    let mut failed = None;
-    if !paused {
-        failed = carry_out(own, &set, plan).await;
+    let mut plan = plan::plan(&Seen { set: &set, owned: &owned, going: &going, held: held_until.is_some() });
+    let mut fault = plan::fault(&set);
+    if plan.create > 0 && !paused {
+        match replicas::bar(&own.context.client, (KIND, &set), set.spec.template.spec.as_deref()).await {
+            Ok(bar) => fault = fault.or(bar),
+            Err(error) => failed = failed.or(Some(("FailedCreate", error))),
+        }
     }
+    if fault.is_some() || failed.is_some() {
+        // Who could not be taken in would be one too many.
+        plan.create = 0;
+    }
+    if !paused {
+        let trouble = carry_out(own, &set, plan).await;
+        failed = failed.or(trouble);
+    }
+    let barred = fault.is_some();
+    let fault = fault.filter(|_| !paused);
     let failure = match &failed {
         Some((reason, error)) => Some(Failure::of(reason, error)),
+        None if fault.is_some() => fault.map(Failure::made_impossible),
         None => held_until.filter(|_| !paused).map(Failure::held),
     };
     // What was made and who was told to go is known by now.
@@ -124,7 +142,9 @@ async fn sync(own: &Sets, key: &Key) -> Result<Next, Error> {
         (Some((_, error)), _) => Err(error),
         (None, Some(at)) if !paused => Ok(Next::After(at.duration_since(now).try_into().unwrap_or_default())),
         // More than one pass can make are wanted.
-        (None, _) if !paused && plan::lacks(&set, &known, &going) => Ok(Next::After(std::time::Duration::ZERO)),
+        (None, _) if !paused && !barred && plan::lacks(&set, &known, &going) => {
+            Ok(Next::After(std::time::Duration::ZERO))
+        }
         (None, _) => Ok(Next::Wait),
     }
 }
@@ -151,17 +171,16 @@ async fn claim(own: &Sets, set: &ReplicaSet) -> Result<(), Error> {
     if !adopt.is_empty() && !is_live(own, set).await? {
         return Ok(());
     }
-    for vmi in adopt {
+    let (adopted, released) = (adopt.into_iter().map(|vmi| (vmi, true)), release.into_iter().map(|vmi| (vmi, false)));
+    let (written, failure) = replicas::each(adopted.chain(released).collect(), |(vmi, taken_in)| {
         let mut owners = vmi.owner_references().to_vec();
         owners.retain(|owner| owner.uid != uid);
-        owners.push(owner::controlled_by(set));
-        keep(own, replicas::set_owners(&own.context.client, (INSTANCE, vmi), owners).await?);
-    }
-    for vmi in release {
-        let owners = vmi.owner_references().iter().filter(|owner| owner.uid != uid).cloned().collect();
-        keep(own, replicas::set_owners(&own.context.client, (INSTANCE, vmi), owners).await?);
-    }
-    Ok(())
+        owners.extend(taken_in.then(|| owner::controlled_by(set)));
+        replicas::set_owners(&own.context.client, (INSTANCE, vmi), owners)
+    })
+    .await;
+    written.into_iter().for_each(|written| keep(own, written));
+    failure.map_or(Ok(()), Err)
 }
 
 /// Whether the set is still there, asked of the API server: one that was deleted just now takes nobody in.
@@ -178,7 +197,8 @@ fn keep(own: &Sets, written: Option<VirtualMachineInstance>) {
     }
 }
 
-/// Creates and deletes what `plan` says; with the reason of the first failure.
+/// Creates and deletes what `plan` says; with the reason of the first failure. What has ended is deleted also where nothing can be made: it may be what
+/// fills the quota.
 async fn carry_out(own: &Sets, set: &ReplicaSet, plan: Plan<'_>) -> Option<(&'static str, Error)> {
     let (context, key) = (&own.context, Key::of(set));
     let api: Api<VirtualMachineInstance> = Api::namespaced(context.client.clone(), &key.namespace);
@@ -197,16 +217,17 @@ async fn carry_out(own: &Sets, set: &ReplicaSet, plan: Plan<'_>) -> Option<(&'st
         );
         keep(own, Some(vmi));
     }
+    let mut failed = None;
     if let Some(error) = failure {
         let message = format!("Error creating virtual machine instance: {}", kit::Chain(&error));
         context.recorder.warning(&reference(set), "FailedCreate", message);
-        return Some(("FailedCreate", error));
+        failed = Some(("FailedCreate", error));
     }
     for (victims, said) in [
         (plan.delete, "Stopped the virtual machine by deleting the virtual machine instance"),
         (plan.tidy, "Deleted finished virtual machine:"),
     ] {
-        let (_, failure) = replicas::in_batches(victims, |vmi| {
+        let (_, failure) = replicas::each(victims, |vmi| {
             let key = &key;
             async move {
                 replicas::delete(&context.client, (INSTANCE, vmi), None).await?;
@@ -220,10 +241,10 @@ async fn carry_out(own: &Sets, set: &ReplicaSet, plan: Plan<'_>) -> Option<(&'st
         if let Some(error) = failure {
             let message = format!("Error deleting virtual machine instance: {}", kit::Chain(&error));
             context.recorder.warning(&reference(set), "FailedDelete", message);
-            return Some(("FailedDelete", error));
+            failed = failed.or(Some(("FailedDelete", error)));
         }
     }
-    None
+    failed
 }
 
 async fn write_status(

@@ -46,7 +46,9 @@ pub fn claims<'a>(
     orphans: &'a [VirtualMachineInstance],
     owned: &'a [VirtualMachineInstance],
 ) -> Plan<'a> {
-    let Some(selector) = replicas::selector(&set.spec.selector) else { return Plan::default() };
+    let Some(selector) = replicas::selector(&set.spec.selector).filter(|_| fault(set).is_none()) else {
+        return Plan::default();
+    };
     let stays = |vmi: &&VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_none();
     let free = |vmi: &&VirtualMachineInstance| {
         owner::controller_of(&vmi.metadata).is_none()
@@ -63,7 +65,7 @@ pub fn claims<'a>(
 
 /// What is made and deleted so that there are as many as wanted.
 pub fn plan<'a>(seen: &Seen<'a>) -> Plan<'a> {
-    if seen.set.metadata.deletion_timestamp.is_some() || replicas::selector(&seen.set.spec.selector).is_none() {
+    if seen.set.metadata.deletion_timestamp.is_some() || fault(seen.set).is_some() {
         return Plan::default();
     }
     let mut active = active(seen.owned, seen.going);
@@ -78,9 +80,14 @@ pub fn plan<'a>(seen: &Seen<'a>) -> Plan<'a> {
     plan
 }
 
+/// Why `set` makes no instances and claims none.
+pub fn fault(set: &ReplicaSet) -> Option<String> {
+    replicas::fault(&set.spec.selector, instance(set).labels())
+}
+
 /// True when more or fewer are wanted than there are.
 pub fn lacks(set: &ReplicaSet, owned: &[VirtualMachineInstance], going: &BTreeSet<String>) -> bool {
-    replicas::selector(&set.spec.selector).is_some() && active(owned, going).len() < replicas::wanted(set.spec.replicas)
+    fault(set).is_none() && active(owned, going).len() < replicas::wanted(set.spec.replicas)
 }
 
 /// Those that count.

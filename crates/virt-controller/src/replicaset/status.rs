@@ -30,6 +30,11 @@ impl Failure {
         Failure { reason, message: Chain(error).to_string() }
     }
 
+    /// Nothing may be made.
+    pub fn made_impossible(message: String) -> Self {
+        Failure { reason: "FailedCreate", message }
+    }
+
     /// The next is made later.
     pub fn held(until: Timestamp) -> Self {
         let until = kit::clock::seconds(until);

@@ -222,14 +222,14 @@ async fn a_template_that_cannot_be_made_says_why_and_is_tried_seldom() {
     let cluster = start().await;
     let name = "x".repeat(300);
     make(&cluster, 0).await;
-    let broken = json!({ "spec": { "replicas": 5, "template": { "metadata": { "labels": { "app": name } } } } });
+    let broken = json!({ "spec": { "replicas": 5, "template": { "metadata": { "labels": { "long": name } } } } });
     change(&cluster, broken).await;
     let failed = |status: &Value| status["conditions"][0]["type"] == "ReplicaFailure";
     let status = until_it_says(&cluster, "failed", failed).await;
     assert_eq!(status["conditions"][0]["reason"], "FailedCreate");
     assert!(status["conditions"][0]["message"].as_str().unwrap().contains("cannot create"), "{status}");
     has_event(&cluster, "FailedCreate", "Error creating virtual machine instance").await;
-    change(&cluster, json!({ "spec": { "template": { "metadata": { "labels": { "app": "a" } } } } })).await;
+    change(&cluster, json!({ "spec": { "template": { "metadata": { "labels": { "long": null } } } } })).await;
     until_there_are(&cluster, 5).await;
     let set = sets(&cluster).get("set").await.unwrap();
     wait(&sets(&cluster), "set", "well again", |set: Option<&ReplicaSet>| {
@@ -238,6 +238,43 @@ async fn a_template_that_cannot_be_made_says_why_and_is_tried_seldom() {
     })
     .await;
     assert_eq!(set.spec.replicas, Some(5));
+}
+
+/// Stored before admission refused it: what is made would be selected until it has a node, and others be made in its place.
+#[tokio::test(start_paused = true)]
+async fn a_set_that_selects_by_what_components_write_makes_nothing_and_says_why() {
+    let cluster = start().await;
+    let terms = json!([{ "key": "kubevirt.io/nodeName", "operator": "DoesNotExist" }]);
+    let set = json!({
+        "metadata": { "name": "set" },
+        "spec": {
+            "replicas": 2, "selector": { "matchExpressions": terms },
+            "template": { "metadata": { "labels": { "app": "a" } }, "spec": spec() },
+        },
+    });
+    sets(&cluster).create(&PostParams::default(), &serde_json::from_value(set).unwrap()).await.unwrap();
+    let failed = |status: &Value| status["conditions"][0]["type"] == "ReplicaFailure";
+    let status = until_it_says(&cluster, "failed", failed).await;
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("spec.selector asks for kubevirt.io/nodeName"), "{message}");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(cluster.vmis.list(&ListParams::default()).await.unwrap().items.is_empty());
+}
+
+/// What has ended may be what fills the quota.
+#[tokio::test(start_paused = true)]
+async fn guests_that_ended_are_deleted_also_where_none_can_be_made() {
+    let cluster = start().await;
+    make(&cluster, 1).await;
+    let name = until_there_are(&cluster, 1).await.remove(0).name_any();
+    let broken = json!({ "spec": { "template": { "metadata": { "labels": { "long": "x".repeat(300) } } } } });
+    change(&cluster, broken).await;
+    report(&cluster, &name, "Failed").await;
+    wait(&cluster.vmis, &name, "told to go", |vmi: Option<&VirtualMachineInstance>| {
+        vmi.is_none_or(|vmi| vmi.metadata.deletion_timestamp.is_some())
+    })
+    .await;
+    until_it_says(&cluster, "failed", |status| status["conditions"][0]["reason"] == "FailedCreate").await;
 }
 
 #[tokio::test(start_paused = true)]

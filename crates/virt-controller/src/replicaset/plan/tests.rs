@@ -117,6 +117,27 @@ fn a_selector_of_everything_claims_nothing() {
     assert_eq!(plan(&Seen { set: &set, owned: &[], going: &BTreeSet::new(), held: false }).create, 0);
 }
 
+/// It is selected until it has a node, and another would be made in its place, without end.
+#[test]
+fn a_selector_of_what_components_write_makes_nothing() {
+    let mut set = set(1);
+    let terms = json!([{ "key": "kubevirt.io/nodeName", "operator": "DoesNotExist" }]);
+    set.spec.selector = serde_json::from_value(json!({ "matchExpressions": terms })).unwrap();
+    let (orphans, nobody) = (instances("ready"), BTreeSet::new());
+    assert!(claims(&set, &orphans, &[]).adopt.is_empty());
+    assert_eq!(plan(&Seen { set: &set, owned: &[], going: &nobody, held: false }).create, 0);
+    assert!(!lacks(&set, &[], &nobody));
+    assert!(fault(&set).unwrap().contains("kubevirt.io/nodeName"));
+}
+
+#[test]
+fn what_would_not_be_selected_is_not_made() {
+    let mut set = set(1);
+    set.spec.template.metadata = serde_json::from_value(json!({ "labels": { "app": "b" } })).unwrap();
+    assert_eq!(plan(&Seen { set: &set, owned: &[], going: &BTreeSet::new(), held: false }).create, 0);
+    assert!(fault(&set).unwrap().contains("does not match"));
+}
+
 #[test]
 fn an_instance_is_the_template_made_concrete() {
     let mut set = set(1);
