@@ -14,13 +14,15 @@ pub(crate) mod revision;
 pub mod selection;
 pub mod status;
 mod steps;
+mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::RandomState;
 use std::time::Duration;
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use api::pool::v1beta1::{VirtualMachinePool, VirtualMachinePoolStatus};
+use api::pool::v1beta1::{VirtualMachinePool, VirtualMachinePoolSpec, VirtualMachinePoolStatus};
+use jiff::Timestamp;
 use kit::controller::owner;
 use kit::queue::{Next, Queue};
 use kit::store::{Key, Store, Watch};
@@ -31,6 +33,8 @@ use kube::{Api, ResourceExt};
 use plan::Seen;
 use revision::Revisions;
 use status::Failure;
+use steps::Trouble;
+use troubles::Troubles;
 
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
@@ -44,10 +48,13 @@ use crate::{patch, write};
 pub const FINALIZER: &str = "pool.kubevirt.io/finalizer";
 
 /// On a machine and its instance: the revision that they are of.
-pub const REVISION: &str = "kubevirt.io/vm-pool-revision-name";
+pub const REVISION: &str = api::kubevirt::constants::label::POOL_REVISION;
 
 const KIND: &str = "virtualmachinepool";
 const MACHINE: &str = "virtualmachine";
+
+/// Until a pool looks for another name when one was taken: no watch tells it of other machines than its own.
+const NAME_TAKEN: Duration = Duration::from_secs(1);
 
 /// What it works with.
 #[derive(Clone)]
@@ -57,6 +64,7 @@ struct Pools {
     revisions: Revisions,
     going: Going,
     paces: Paces,
+    troubles: Troubles,
 }
 
 /// Has pools looked after, and lets machines go whose pool is gone.
@@ -67,6 +75,7 @@ pub(crate) fn register(setup: &mut Setup) {
         revisions: Revisions::default(),
         going: Going::default(),
         paces: Paces::default(),
+        troubles: Troubles::default(),
     };
     let (queue, strays, client) = (Queue::default(), Queue::default(), own.context.client.clone());
     wakes(&mut setup.changes, &own.pools, &queue, &strays);
@@ -139,28 +148,26 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
     let Some(pool) = own.pools.get(key) else {
         own.paces.forget(key);
         own.revisions.forget(key);
+        own.troubles.forget(key);
         return Ok(Next::Wait);
     };
     let (context, now) = (&own.context, clock::now());
     let machines = machines(own, &pool);
-    let going = going(own, key, &machines);
     let instances = instances(context, &machines);
+    let going = going(own, key, &machines, &instances);
     let deleted = pool.metadata.deletion_timestamp.is_some();
-    // What is on its way out is made from nothing any more.
+    // Whoever deletes a machine waits for nothing else that the pool may lack.
+    let kept_back = steps::let_go(context, &pool, &machines).await;
     let revision = match deleted {
-        true => Ok(String::new()),
-        false => own.revisions.current(&context.client, &pool).await,
+        // What is on its way out is made from nothing any more.
+        true => Ok((String::new(), BTreeMap::new())),
+        false => revisions(own, &pool, &machines, &instances).await,
     };
-    let revision = match revision {
-        Ok(revision) => revision,
+    let (revision, revisions) = match revision {
+        Ok(found) => found,
         Err(error) => return failed(own, &pool, ("FailedUpdate", error)).await,
     };
-    let old = |vmi: &VirtualMachineInstance| vmi.labels().get(REVISION) != Some(&revision);
-    let revisions = match !deleted && instances.values().any(old) {
-        true => revision::specs(&context.client, &pool).await?,
-        false => BTreeMap::new(),
-    };
-    let dice = RandomState::new();
+    let (dice, troubles) = (RandomState::new(), troubles(own, &pool, &machines, now));
     let seen = Seen {
         pool: &pool,
         machines: &machines,
@@ -168,6 +175,7 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
         going: &going,
         revision: &revision,
         revisions: &revisions,
+        troubles: &troubles,
         now,
         dice: &dice,
     };
@@ -180,29 +188,71 @@ async fn sync(own: &Pools, key: &Key) -> Result<Next, Error> {
     if held.is_some() {
         plan.create.clear();
     }
-    if let Err(trouble) = steps::carry_out(own, &pool, &plan, &revision).await {
+    let mut fault = (!deleted).then(|| plan::fault(&pool, &revision)).flatten();
+    let mut unasked = None;
+    if !plan.create.is_empty() || !plan.renew.is_empty() {
+        let machine = pool.spec.virtual_machine_template.spec.as_ref();
+        let guest = machine.and_then(|machine| machine.template.spec.as_deref());
+        match replicas::bar(&context.client, (KIND, &pool), guest).await {
+            Ok(bar) => fault = fault.or(bar),
+            Err(error) => unasked = Some(("FailedScaleOut", error)),
+        }
+        if fault.is_some() || unasked.is_some() {
+            plan.create.clear();
+            plan.renew.clear();
+        }
+    }
+    let outcome = steps::carry_out(own, &pool, &plan, &revision, &revisions).await;
+    let untaken = if deleted { None } else { disks::take_in(context, &self::machines(own, &pool)).await };
+    let trouble = kept_back.map(|error| ("FailedScaleIn", error)).or(outcome.trouble);
+    let trouble = trouble.or(unasked).or(untaken.map(|error| ("FailedScaleOut", error)));
+    if let Some(trouble) = trouble {
         return failed(own, &pool, trouble).await;
     }
-    let settled = plan.is_settled() && held.is_none();
-    if settled && !deleted && own.revisions.has_more(key) {
-        let of = |labels: &BTreeMap<String, String>| labels.get(REVISION).cloned();
-        let used: Vec<String> = machines.iter().filter_map(|vm| of(vm.labels())).collect();
-        let used_by_guests = instances.values().filter_map(|vmi| of(vmi.labels()));
-        let used: Vec<String> = used.into_iter().chain(used_by_guests).collect();
-        let used: Vec<&str> = used.iter().map(String::as_str).collect();
-        if let Err(error) = own.revisions.prune(&context.client, &pool, &used).await {
+    if plan.is_settled() && held.is_none() && !deleted {
+        let labels = machines.iter().map(ResourceExt::labels).chain(instances.values().map(ResourceExt::labels));
+        let used = labels.filter_map(|labels| labels.get(REVISION).cloned()).collect();
+        if let Err(error) = own.revisions.prune(&context.client, &pool, used).await {
             return failed(own, &pool, ("FailedRevisionPruning", error)).await;
         }
     }
-    let failure = held.map(Failure::held);
+    let failure = fault.map(Failure::made_impossible).or(held.map(Failure::held));
     tell(own, &pool, failure.as_ref()).await?;
     let wait = held.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    let name_taken = outcome.name_taken.then_some(NAME_TAKEN);
     // What one pass can make is made; the rest follows at once.
     let rest = (plan.create.len() >= replicas::BURST).then_some(Duration::ZERO);
-    Ok(plan.again.into_iter().chain(wait).chain(rest).min().map_or(Next::Wait, Next::After))
+    let again = plan.again.into_iter().chain(wait).chain(name_taken).chain(rest);
+    Ok(again.min().map_or(Next::Wait, Next::After))
 }
 
-async fn failed(own: &Pools, pool: &VirtualMachinePool, trouble: (&'static str, Error)) -> Result<Next, Error> {
+/// The revision that `pool` is at, and what those were that some of its machines and instances are of.
+async fn revisions(
+    own: &Pools,
+    pool: &VirtualMachinePool,
+    machines: &[VirtualMachine],
+    instances: &BTreeMap<String, VirtualMachineInstance>,
+) -> Result<(String, BTreeMap<String, VirtualMachinePoolSpec>), Error> {
+    let client = &own.context.client;
+    let current = own.revisions.current(client, pool).await?;
+    let needed = plan::needed(pool, machines, instances, &current);
+    let specs = own.revisions.specs(client, pool, &needed).await?;
+    Ok((current, specs))
+}
+
+/// Since when machines that the pool heals are in trouble, by UID.
+fn troubles(
+    own: &Pools,
+    pool: &VirtualMachinePool,
+    machines: &[VirtualMachine],
+    now: Timestamp,
+) -> BTreeMap<String, Timestamp> {
+    let healed = pool.spec.autohealing.is_some();
+    let troubled = machines.iter().filter(|vm| healed && plan::is_in_trouble(vm)).filter_map(ResourceExt::uid);
+    own.troubles.seen(&Key::of(pool), troubled.collect(), now)
+}
+
+async fn failed(own: &Pools, pool: &VirtualMachinePool, trouble: Trouble) -> Result<Next, Error> {
     let (reason, error) = trouble;
     if !error.is_conflict() {
         own.context.recorder.warning(&reference(pool), reason, kit::Chain(&error).to_string());
@@ -218,10 +268,16 @@ fn machines(own: &Pools, pool: &VirtualMachinePool) -> Vec<VirtualMachine> {
     all
 }
 
-/// UIDs of those of `machines` that were told to go.
-fn going(own: &Pools, key: &Key, machines: &[VirtualMachine]) -> BTreeSet<String> {
-    let there = machines.iter().filter(|vm| vm.metadata.deletion_timestamp.is_none());
-    own.going.among(key, there.filter_map(|vm| vm.metadata.uid.as_deref()))
+/// UIDs of those of `machines` and `instances` that were told to go.
+fn going(
+    own: &Pools,
+    key: &Key,
+    machines: &[VirtualMachine],
+    instances: &BTreeMap<String, VirtualMachineInstance>,
+) -> BTreeSet<String> {
+    let all = machines.iter().map(|vm| &vm.metadata).chain(instances.values().map(|vmi| &vmi.metadata));
+    let there = all.filter(|metadata| metadata.deletion_timestamp.is_none());
+    own.going.among(key, there.filter_map(|metadata| metadata.uid.as_deref()))
 }
 
 fn instances(context: &Context, machines: &[VirtualMachine]) -> BTreeMap<String, VirtualMachineInstance> {
@@ -236,7 +292,7 @@ fn instances(context: &Context, machines: &[VirtualMachine]) -> BTreeMap<String,
 async fn tell(own: &Pools, pool: &VirtualMachinePool, failure: Option<&Failure>) -> Result<(), Error> {
     let key = Key::of(pool);
     let machines = machines(own, pool);
-    let going = going(own, &key, &machines);
+    let going = going(own, &key, &machines, &instances(&own.context, &machines));
     let active = plan::active(&machines, &going);
     let wanted: VirtualMachinePoolStatus = status::status(pool, &active, failure, &clock::time());
     let old = pool.status.clone().unwrap_or_default();

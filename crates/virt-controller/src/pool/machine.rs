@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineSpec, Volume};
-use api::pool::v1beta1::VirtualMachinePool;
+use api::pool::v1beta1::{VirtualMachinePool, VirtualMachinePoolSpec};
 use kit::controller::owner;
 use kube::ResourceExt;
 use kube::core::ObjectMeta;
@@ -31,7 +31,7 @@ pub fn machine(pool: &VirtualMachinePool, index: u32, revision: &str) -> Virtual
             name: Some(name(&pool.name_any(), index)),
             namespace: pool.metadata.namespace.clone(),
             labels: Some(labels(pool, revision)),
-            annotations: Some(annotations(pool)).filter(|all| !all.is_empty()),
+            annotations: Some(given_annotations(&pool.spec)).filter(|all| !all.is_empty()),
             owner_references: Some(vec![owner::controlled_by(pool)]),
             finalizers: Some(vec![FINALIZER.to_owned()]),
             ..Default::default()
@@ -41,11 +41,23 @@ pub fn machine(pool: &VirtualMachinePool, index: u32, revision: &str) -> Virtual
     }
 }
 
-/// `vm` with what `pool` says now. What was decided when it was made, and what others added to its metadata, stays.
-pub fn renewed(pool: &VirtualMachinePool, vm: &VirtualMachine, index: u32, revision: &str) -> VirtualMachine {
+/// `vm` with what `pool` says now, which said `old` when `vm` became what it is. What was decided when it was made, and what others added to its
+/// metadata, stays.
+pub fn renewed(
+    pool: &VirtualMachinePool,
+    old: Option<&VirtualMachinePoolSpec>,
+    vm: &VirtualMachine,
+    index: u32,
+    revision: &str,
+) -> VirtualMachine {
     let mut new = VirtualMachine { metadata: vm.metadata.clone(), spec: spec(pool, index, revision), status: None };
+    if let Some(old) = old {
+        let (labels, annotations) = (given_labels(old), given_annotations(old));
+        new.labels_mut().retain(|key, _| !labels.contains_key(key));
+        new.annotations_mut().retain(|key, _| !annotations.contains_key(key));
+    }
     new.labels_mut().extend(labels(pool, revision));
-    new.annotations_mut().extend(annotations(pool));
+    new.annotations_mut().extend(given_annotations(&pool.spec));
     let given = vm.spec.template.metadata.as_ref().and_then(|metadata| metadata.annotations.as_ref());
     let decided = given.and_then(|all| all.get_key_value(api::kubevirt::constants::annotation::PCI_TOPOLOGY_VERSION));
     if let Some((key, value)) = decided {
@@ -76,15 +88,20 @@ pub fn renewed(pool: &VirtualMachinePool, vm: &VirtualMachine, index: u32, revis
     new
 }
 
-fn labels(pool: &VirtualMachinePool, revision: &str) -> BTreeMap<String, String> {
-    let given = pool.spec.virtual_machine_template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
-    let mut labels = given.unwrap_or_default();
+/// The labels of a machine that is made at this revision.
+pub fn labels(pool: &VirtualMachinePool, revision: &str) -> BTreeMap<String, String> {
+    let mut labels = given_labels(&pool.spec);
     labels.insert(REVISION.to_owned(), revision.to_owned());
     labels
 }
 
-fn annotations(pool: &VirtualMachinePool) -> BTreeMap<String, String> {
-    let given = pool.spec.virtual_machine_template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
+fn given_labels(spec: &VirtualMachinePoolSpec) -> BTreeMap<String, String> {
+    let given = spec.virtual_machine_template.metadata.as_ref().and_then(|metadata| metadata.labels.clone());
+    given.unwrap_or_default()
+}
+
+fn given_annotations(spec: &VirtualMachinePoolSpec) -> BTreeMap<String, String> {
+    let given = spec.virtual_machine_template.metadata.as_ref().and_then(|metadata| metadata.annotations.clone());
     let mut annotations = given.unwrap_or_default();
     // What may be copied is noted by virt-api alone.
     annotations.retain(|key, _| key != leave::COPIES_ALLOWED && !key.starts_with("kubectl.kubernetes.io/"));
@@ -228,6 +245,23 @@ mod tests {
     }
 
     #[test]
+    fn what_the_template_gave_and_gives_no_more_is_taken_away() {
+        let (before, mut after) = (pool(json!({})), pool(json!({})));
+        let mut vm = machine(&before, 0, "pool-1");
+        vm.labels_mut().insert("theirs".into(), "1".into());
+        vm.annotations_mut().extend([("theirs".into(), "1".into()), (leave::COPIES_ALLOWED.into(), "noted".into())]);
+        let labels = json!({ "labels": { "tier": "web" } });
+        after.spec.virtual_machine_template.metadata = serde_json::from_value(labels).unwrap();
+        let new = renewed(&after, Some(&before.spec), &vm, 0, "pool-2");
+        let labels = json!({ "tier": "web", "theirs": "1", (REVISION): "pool-2" });
+        assert_eq!(json!(new.labels()), labels);
+        // What virt-api noted is its own.
+        assert_eq!(json!(new.annotations()), json!({ "theirs": "1", (leave::COPIES_ALLOWED): "noted" }));
+        // Where nobody knows what it gave, nothing is taken.
+        assert_eq!(renewed(&after, None, &vm, 0, "pool-2").labels()["app"], "a");
+    }
+
+    #[test]
     fn what_was_decided_once_stays() {
         let mut old = machine(&pool(json!({})), 0, "pool-1");
         old.annotations_mut().insert("theirs".into(), "1".into());
@@ -239,7 +273,7 @@ mod tests {
         let mut pool = pool(json!({}));
         let template = pool.spec.virtual_machine_template.spec.as_mut().unwrap();
         template.instancetype = serde_json::from_value(json!({ "inferFromVolume": "root" })).unwrap();
-        let new = renewed(&pool, &old, 0, "pool-2");
+        let new = renewed(&pool, None, &old, 0, "pool-2");
         assert_eq!(json!(new.spec.instancetype), json!({ "name": "small" }));
         assert_eq!((new.annotations()["theirs"].as_str(), new.labels()[REVISION].as_str()), ("1", "pool-2"));
         let spec = new.spec.template.spec.unwrap();

@@ -1,11 +1,14 @@
 //! What a pool does with its machines in one pass. Pure.
 //!
 //! ```text
-//! heal -> let go -> hold -> make, delete -> write anew -> restart
+//! let go -> heal -> detach -> hold -> make, delete -> write anew -> restart
 //! ```
 
 mod healing;
 mod rollout;
+
+pub use healing::is_in_trouble;
+pub use rollout::needed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::RandomState;
@@ -18,7 +21,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::core::SelectorExt as _;
 
-use super::machine::{index, name};
+use super::machine::{index, labels, name};
 use super::{FINALIZER, REVISION, selection};
 use crate::replicas::{self, BURST};
 
@@ -31,12 +34,14 @@ pub struct Seen<'a> {
     pub machines: &'a [VirtualMachine],
     /// Their instances, by name.
     pub instances: &'a BTreeMap<String, VirtualMachineInstance>,
-    /// UIDs of machines that were told to go.
+    /// UIDs of machines and instances that were told to go.
     pub going: &'a BTreeSet<String>,
     /// The revision that its spec is.
     pub revision: &'a str,
     /// What older revisions were.
     pub revisions: &'a BTreeMap<String, VirtualMachinePoolSpec>,
+    /// Since when machines are in trouble, by UID.
+    pub troubles: &'a BTreeMap<String, Timestamp>,
     /// Now.
     pub now: Timestamp,
     /// What chance decides by.
@@ -52,8 +57,6 @@ pub struct Plan<'a> {
     pub detach: Vec<&'a VirtualMachine>,
     /// These are to wait for it when they are deleted.
     pub hold: Vec<&'a VirtualMachine>,
-    /// These are being deleted, and wait for it.
-    pub release: Vec<&'a VirtualMachine>,
     /// Machines with these numbers are made.
     pub create: Vec<u32>,
     /// These are too many.
@@ -89,11 +92,9 @@ impl Plan<'_> {
 
 /// What is to be done, where `taken` tells whether a machine of any owner has a name.
 pub fn plan<'a>(seen: &Seen<'a>, taken: impl Fn(&str) -> bool) -> Plan<'a> {
-    let held = |vm: &&VirtualMachine| vm.finalizers().iter().any(|name| name == FINALIZER);
-    let mut plan =
-        Plan { release: seen.machines.iter().filter(|vm| is_deleted(vm)).filter(held).collect(), ..Plan::default() };
+    let mut plan = Plan::default();
     let Some(selector) = replicas::selector(&seen.pool.spec.selector) else { return plan };
-    if seen.pool.metadata.deletion_timestamp.is_some() {
+    if seen.pool.metadata.deletion_timestamp.is_some() || fault(seen.pool, seen.revision).is_some() {
         return plan;
     }
     let mut machines = active(seen.machines, seen.going);
@@ -102,7 +103,7 @@ pub fn plan<'a>(seen: &Seen<'a>, taken: impl Fn(&str) -> bool) -> Plan<'a> {
     machines.retain(|vm| !healed.contains(&vm.metadata.uid.as_ref()));
     plan.detach = machines.iter().copied().filter(|vm| !selector.matches(vm.labels())).collect();
     machines.retain(|vm| selector.matches(vm.labels()));
-    plan.hold = machines.iter().copied().filter(|vm| !held(vm)).collect();
+    plan.hold = machines.iter().copied().filter(|vm| !is_held(vm)).collect();
     if seen.pool.spec.paused == Some(true) {
         return plan;
     }
@@ -111,6 +112,20 @@ pub fn plan<'a>(seen: &Seen<'a>, taken: impl Fn(&str) -> bool) -> Plan<'a> {
         rollout::plan(seen, &machines, &mut plan);
     }
     plan
+}
+
+/// Those of `machines` that are being deleted, and wait for their pool.
+pub fn released(machines: &[VirtualMachine]) -> Vec<&VirtualMachine> {
+    machines.iter().filter(|vm| is_deleted(vm) && is_held(vm)).collect()
+}
+
+/// Why `pool` makes no machines, and lets none go, for none that it made at this revision would be its own.
+pub fn fault(pool: &VirtualMachinePool, revision: &str) -> Option<String> {
+    replicas::fault(&pool.spec.selector, &labels(pool, revision))
+}
+
+fn is_held(vm: &VirtualMachine) -> bool {
+    vm.finalizers().iter().any(|name| name == FINALIZER)
 }
 
 fn is_deleted(vm: &VirtualMachine) -> bool {
@@ -162,7 +177,7 @@ fn scale<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], taken: impl Fn(&s
 }
 
 /// The revision that a machine or an instance is of.
-fn revision_of(labels: &BTreeMap<String, String>) -> &str {
+pub(super) fn revision_of(labels: &BTreeMap<String, String>) -> &str {
     labels.get(REVISION).map(String::as_str).unwrap_or_default()
 }
 

@@ -27,6 +27,11 @@ impl Failure {
         Failure { reason, message: Chain(error).to_string() }
     }
 
+    /// Nothing may be made.
+    pub fn made_impossible(message: String) -> Self {
+        Failure { reason: "FailedScaleOut", message }
+    }
+
     /// The next is made later.
     pub fn held(until: Timestamp) -> Self {
         let until = kit::clock::seconds(until);

@@ -31,7 +31,7 @@ fn made_of(source: &Value) -> VirtualMachine {
     serde_json::from_value(vm).unwrap()
 }
 
-async fn with_kinds() -> Cluster {
+pub(crate) async fn with_kinds() -> Cluster {
     let cluster = start().await;
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     for kind in ["datavolumes", "datasources"] {
@@ -42,7 +42,7 @@ async fn with_kinds() -> Cluster {
     cluster
 }
 
-fn data(cluster: &Cluster) -> Api<DataVolume> {
+pub(crate) fn data(cluster: &Cluster) -> Api<DataVolume> {
     Api::namespaced(cluster.client.clone(), "default")
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use api::cdi::v1beta1::DataVolume;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use api::pool::v1beta1::VirtualMachinePool;
+use k8s_openapi::api::admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -11,6 +13,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, PATIENCE, start, wait};
+use crate::data_volumes::{data, with_kinds};
 
 const REVISION: &str = "kubevirt.io/vm-pool-revision-name";
 
@@ -187,6 +190,105 @@ async fn a_new_template_is_written_at_once_and_guests_are_restarted() {
     tokio::time::timeout(PATIENCE, left).await.expect("the old revision stays");
 }
 
+/// As one is while a snapshot of it is being made.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_cannot_be_written_keeps_no_other_from_being_written() {
+    let cluster = start().await;
+    make(&cluster, json!({})).await;
+    until(&cluster, &["pool-0", "pool-1"]).await;
+    let locked = Patch::Merge(json!({ "metadata": { "labels": { "locked": "yes" } } }));
+    cluster.vms.patch("pool-0", &PatchParams::default(), &locked).await.unwrap();
+    let webhook = json!({ "metadata": { "name": "deny.kubevirt.io" }, "webhooks": [{
+        "name": "deny.kubevirt.io", "admissionReviewVersions": ["v1"], "sideEffects": "None", "failurePolicy": "Fail",
+        "clientConfig": { "url": "https://127.0.0.1:1/" }, "objectSelector": { "matchLabels": { "locked": "yes" } },
+        "rules": [{
+            "apiGroups": ["kubevirt.io"], "apiVersions": ["*"], "resources": ["virtualmachines"], "operations": ["UPDATE"],
+        }],
+    }] });
+    let webhooks: Api<ValidatingWebhookConfiguration> = Api::all(cluster.client.clone());
+    webhooks.create(&PostParams::default(), &serde_json::from_value(webhook).unwrap()).await.unwrap();
+    change(
+        &cluster,
+        json!({ "virtualMachineTemplate": { "spec": { "template": { "spec": { "hostname": "new" } } } } }),
+    )
+    .await;
+    until_of(&cluster, "pool-1", "pool-2").await;
+    assert_eq!(cluster.vms.get("pool-0").await.unwrap().labels()[REVISION], "pool-1");
+    until_it_says(&cluster, "failed", |status| status["conditions"][0]["reason"] == "FailedUpdate").await;
+    webhooks.delete("deny.kubevirt.io", &DeleteParams::default()).await.unwrap();
+    until_of(&cluster, "pool-0", "pool-2").await;
+}
+
+/// A revision of somebody else.
+async fn take(cluster: &Cluster, name: &str) {
+    let api: Api<ControllerRevision> = Api::namespaced(cluster.client.clone(), "default");
+    let theirs = json!({ "metadata": { "name": name }, "revision": 1, "data": {} });
+    api.create(&PostParams::default(), &serde_json::from_value(theirs).unwrap()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_has_another_name_where_one_is_taken_and_nobody_who_is_deleted_waits_for_it() {
+    let cluster = start().await;
+    take(&cluster, "pool-1").await;
+    make(&cluster, json!({ "replicas": 1 })).await;
+    until(&cluster, &["pool-0"]).await;
+    let uid: String = pools(&cluster).get("pool").await.unwrap().uid().unwrap().chars().take(8).collect();
+    assert_eq!(cluster.vms.get("pool-0").await.unwrap().labels()[REVISION], format!("pool-{uid}-1"));
+    for name in ["pool-2".to_owned(), format!("pool-{uid}-2")] {
+        take(&cluster, &name).await;
+    }
+    change(&cluster, json!({ "replicas": 1, "virtualMachineTemplate": { "spec": { "runStrategy": "Halted" } } })).await;
+    until_it_says(&cluster, "failed", |status| status["conditions"][0]["reason"] == "FailedUpdate").await;
+    cluster.vms.delete("pool-0", &DeleteParams::default()).await.unwrap();
+    wait(&cluster.vms, "pool-0", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+}
+
+/// Stored before admission refused it: what is made is detached as soon as the template changes, and others are made in its place.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_selects_by_what_components_write_makes_nothing_and_says_why() {
+    let cluster = start().await;
+    let terms = json!([{ "key": REVISION, "operator": "DoesNotExist" }]);
+    make(&cluster, json!({ "selector": { "matchLabels": null, "matchExpressions": terms } })).await;
+    let failed = |status: &Value| status["conditions"][0]["type"] == "ReplicaFailure";
+    let status = until_it_says(&cluster, "failed", failed).await;
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains(&format!("spec.selector asks for {REVISION}")), "{message}");
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(names(&cluster).await, Vec::<String>::new());
+}
+
+/// Nobody was asked when it was stored, and nobody asks the controller.
+#[tokio::test(start_paused = true)]
+async fn a_pool_that_was_stored_while_nobody_judged_names_no_network_of_others() {
+    let cluster = start().await;
+    let guest = |network: &str| {
+        let interfaces = json!([{ "name": "red", "bridge": {} }]);
+        json!({ "spec": {
+            "domain": { "devices": { "interfaces": interfaces } },
+            "networks": [{ "name": "red", "multus": { "networkName": network } }],
+        } })
+    };
+    let template = |network: &str| json!({ "spec": { "runStrategy": "Halted", "template": guest(network) } });
+    make(&cluster, json!({ "replicas": 1, "virtualMachineTemplate": template("victim/red") })).await;
+    let failed = |status: &Value| status["conditions"][0]["type"] == "ReplicaFailure";
+    let status = until_it_says(&cluster, "failed", failed).await;
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.contains("names network victim/red of another namespace"), "{message}");
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(cluster.client.clone());
+    let own = json!({ "metadata": { "name": "virt-api-mutator" } });
+    webhooks.create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // How many are wanted is nothing that anybody is asked about.
+    let two = Patch::Merge(json!({ "spec": { "replicas": 2 } }));
+    pools(&cluster).patch_scale("pool", &PatchParams::default(), &two).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(names(&cluster).await, Vec::<String>::new());
+    // Whoever writes it now is judged by virt-api.
+    change(&cluster, json!({ "virtualMachineTemplate": template("victim/blue") })).await;
+    until(&cluster, &["pool-0", "pool-1"]).await;
+    until_it_says(&cluster, "well", |status| status["conditions"].as_array().is_none_or(Vec::is_empty)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn guests_of_an_opportunistic_pool_are_restarted_by_users() {
     let cluster = start().await;
@@ -254,6 +356,58 @@ async fn disks_outlive_machines_where_the_pool_says_so() {
     change(&cluster, json!({ "replicas": 0 })).await;
     wait(&cluster.vms, "pool-0", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
     assert!(claims(&cluster).get("root-0").await.unwrap().owner_references().is_empty());
+}
+
+/// The owner of `object` and for whom it says it was made.
+fn whose<K: ResourceExt>(object: &K) -> (Option<String>, Option<String>) {
+    let owner = object.owner_references().first().map(|owner| owner.uid.clone());
+    (owner, object.labels().get("kubevirt.io/created-by").cloned())
+}
+
+#[tokio::test(start_paused = true)]
+async fn disks_that_outlived_a_machine_are_those_of_the_next_with_its_number() {
+    let cluster = with_kinds().await;
+    let template = json!({ "metadata": { "name": "root" }, "spec": {
+        "source": { "blank": {} }, "storage": { "resources": { "requests": { "storage": "1Gi" } } },
+    } });
+    let volumes = json!([{ "name": "root", "dataVolume": { "name": "root" } }]);
+    let spec = json!({
+        "runStrategy": "Halted", "dataVolumeTemplates": [template], "template": { "spec": { "volumes": volumes } },
+    });
+    let strategy = json!({ "proactive": { "statePreservation": "Offline" } });
+    let change_of = json!({ "replicas": 1, "scaleInStrategy": strategy, "virtualMachineTemplate": { "spec": spec } });
+    make(&cluster, change_of).await;
+    until(&cluster, &["pool-0"]).await;
+    let first = cluster.vms.get("pool-0").await.unwrap();
+    let made = |data: Option<&DataVolume>| data.is_some();
+    let disk = wait(&data(&cluster), "root-0", "made", made).await.unwrap();
+    assert_eq!(whose(&disk), (first.uid(), first.uid()));
+    // What its guest kept beside the disk, and what is a user's.
+    let mut state = claim_of(&cluster, &first).await;
+    state.metadata = serde_json::from_value(json!({
+        "name": "state", "labels": { "persistent-state-for": "pool-0" }, "ownerReferences": state.metadata.owner_references,
+    }))
+    .unwrap();
+    claims(&cluster).create(&PostParams::default(), &state).await.unwrap();
+    let theirs = json!({ "metadata": { "name": "root-1" }, "spec": { "source": { "blank": {} }, "storage": {} } });
+    data(&cluster).create(&PostParams::default(), &serde_json::from_value(theirs).unwrap()).await.unwrap();
+
+    change(&cluster, json!({ "replicas": 0 })).await;
+    wait(&cluster.vms, "pool-0", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+    assert_eq!(whose(&data(&cluster).get("root-0").await.unwrap()).0, None);
+    assert_eq!(whose(&claims(&cluster).get("state").await.unwrap()).0, None);
+
+    change(&cluster, json!({ "replicas": 2 })).await;
+    until(&cluster, &["pool-0", "pool-1"]).await;
+    let next = cluster.vms.get("pool-0").await.unwrap();
+    assert_ne!(next.uid(), first.uid());
+    let uid = next.uid();
+    let owned = move |data: Option<&DataVolume>| data.is_some_and(|data| whose(data) == (uid.clone(), uid.clone()));
+    wait(&data(&cluster), "root-0", "taken in", owned).await;
+    let uid = next.uid();
+    let owned = move |claim: Option<&PersistentVolumeClaim>| claim.is_some_and(|claim| whose(claim).0 == uid);
+    wait(&claims(&cluster), "state", "taken in", owned).await;
+    assert_eq!(whose(&data(&cluster).get("root-1").await.unwrap()), (None, None), "it is a user's");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use api::kubevirt::v1::VirtualMachine;
 use jiff::SignedDuration;
+use kube::ResourceExt;
 use meta::conditions;
 
 use super::{Plan, Seen};
@@ -24,6 +25,14 @@ const TROUBLE: [&str; 6] = [
     "ErrImagePull",
     "ImagePullBackOff",
 ];
+
+/// True while `vm` may never start by itself.
+pub fn is_in_trouble(vm: &VirtualMachine) -> bool {
+    vm.status.as_ref().is_some_and(|status| {
+        let not_ready = || conditions::get(&status.conditions, "Ready").is_some_and(|ready| ready.status == "False");
+        status.printable_status.as_deref().is_some_and(|word| TROUBLE.contains(&word)) && not_ready()
+    })
+}
 
 pub(super) fn plan<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], plan: &mut Plan<'a>) {
     let Some(strategy) = &seen.pool.spec.autohealing else { return };
@@ -46,13 +55,12 @@ pub(super) fn plan<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], plan: &
     plan.heal.truncate(BURST);
 }
 
-/// How long `vm`, which is in trouble, is waited for yet.
+/// How long `vm`, if it is in trouble, is waited for yet: from the beginning of its trouble on, and of its newest start.
 fn left(seen: &Seen<'_>, vm: &VirtualMachine, patience: Duration) -> Option<Duration> {
-    let status = vm.status.as_ref()?;
-    status.printable_status.as_deref().filter(|word| TROUBLE.contains(word))?;
-    let ready = conditions::get(&status.conditions, "Ready").filter(|ready| ready.status == "False")?;
-    let since = ready.last_probe_time.as_ref().or(ready.last_transition_time.as_ref())?;
-    let over = since.0.checked_add(SignedDuration::try_from(patience).ok()?).ok()?;
+    let began = *seen.troubles.get(vm.metadata.uid.as_deref()?)?;
+    let vmi = seen.instances.get(&vm.name_any());
+    let started = vmi.and_then(|vmi| vmi.metadata.creation_timestamp.as_ref()).map_or(began, |at| at.0);
+    let over = began.max(started).checked_add(SignedDuration::try_from(patience).ok()?).ok()?;
     // In the past it is no duration.
     Some(Duration::try_from(over.duration_since(seen.now)).unwrap_or_default())
 }

@@ -1,11 +1,14 @@
 //! How machines become what the pool says now: their specs at once, their guests a few at a time. Pure.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use api::kubevirt::constants::condition;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
-use api::pool::v1beta1::VirtualMachinePoolSpec;
+use api::pool::v1beta1::{VirtualMachinePool, VirtualMachinePoolSpec};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
+use meta::conditions;
 
 use super::{Plan, Seen, is_ready, number, revision_of};
 use crate::pool::selection;
@@ -36,7 +39,7 @@ pub(super) fn plan<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], plan: &
     }
     let (mut changed, mut replaced) = (Vec::new(), Vec::new());
     for vm in machines.iter().filter(|vm| revision_of(vm.labels()) == seen.revision) {
-        let Some(vmi) = instance(seen, vm).filter(|vmi| revision_of(vmi.labels()) != seen.revision) else { continue };
+        let Some(vmi) = instance(seen, vm).filter(|vmi| is_older(vmi, seen.revision)) else { continue };
         match need(seen.revisions.get(revision_of(vmi.labels())), &seen.pool.spec) {
             Need::Nothing => plan.relabel.push(vmi),
             Need::Restart => changed.push(*vm),
@@ -49,11 +52,11 @@ pub(super) fn plan<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], plan: &
     let policy = strategy.and_then(|strategy| strategy.proactive.as_ref()?.selection_policy.as_deref());
     selection::order(policy, &seen.pool.name_any(), &mut changed, seen.dice);
     // Who serves nobody can be restarted at no cost.
-    changed.sort_by_key(|vm| is_ready(vm));
-    let away = machines.iter().filter(|vm| !is_ready(vm) && is_to_run(seen, vm)).count();
+    changed.sort_by_key(|vm| serves(seen, vm));
+    let away = machines.iter().filter(|vm| !serves(seen, vm) && is_to_run(seen, vm)).count();
     let mut budget = most_unavailable(&seen.pool.spec).saturating_sub(away);
     for vm in changed.into_iter().take(BURST) {
-        if is_ready(vm) {
+        if serves(seen, vm) {
             if budget == 0 {
                 plan.again = plan.again.into_iter().chain([LOOK_AGAIN]).min();
                 break;
@@ -68,17 +71,50 @@ pub(super) fn plan<'a>(seen: &Seen<'a>, machines: &[&'a VirtualMachine], plan: &
     }
 }
 
-/// The instance of `vm` that is not on its way out.
+/// What revisions the machines and instances of `pool` are of whose specs it takes to bring them to `revision`.
+pub fn needed(
+    pool: &VirtualMachinePool,
+    machines: &[VirtualMachine],
+    instances: &BTreeMap<String, VirtualMachineInstance>,
+    revision: &str,
+) -> BTreeSet<String> {
+    let strategy = pool.spec.update_strategy.as_ref();
+    let waits = pool.spec.paused == Some(true) || pool.metadata.deletion_timestamp.is_some();
+    if waits || strategy.is_some_and(|strategy| strategy.unmanaged.is_some()) {
+        return BTreeSet::new();
+    }
+    let proactive = strategy.is_none_or(|strategy| strategy.opportunistic.is_none());
+    let guests = instances.values().filter(|vmi| proactive && vmi.metadata.deletion_timestamp.is_none());
+    let all = machines.iter().map(ResourceExt::labels).chain(guests.map(ResourceExt::labels));
+    let older = all.map(revision_of).filter(|of| *of != revision && !of.is_empty());
+    older.map(str::to_owned).collect()
+}
+
+fn is_older(vmi: &VirtualMachineInstance, revision: &str) -> bool {
+    revision_of(vmi.labels()) != revision
+}
+
+/// The instance of `vm` that is not on its way out, and was not told to go.
 fn instance<'a>(seen: &Seen<'a>, vm: &VirtualMachine) -> Option<&'a VirtualMachineInstance> {
     let vmi = seen.instances.get(&vm.name_any())?;
     let own = vm.metadata.uid.as_deref().is_some_and(|uid| replicas::is_of(vmi, uid));
-    Some(vmi).filter(|vmi| own && vmi.metadata.deletion_timestamp.is_none())
+    let told = vmi.metadata.uid.as_ref().is_some_and(|uid| seen.going.contains(uid));
+    Some(vmi).filter(|vmi| own && !told && vmi.metadata.deletion_timestamp.is_none())
 }
 
-/// A machine that is switched off is not missed.
+/// True when the guest of `vm` is there and ready. What the machine says of it may be of the guest before this one.
+fn serves(seen: &Seen<'_>, vm: &VirtualMachine) -> bool {
+    let ready = |vmi: &VirtualMachineInstance| {
+        vmi.status.as_ref().is_some_and(|status| conditions::is_true(&status.conditions, condition::READY))
+    };
+    is_ready(vm) && instance(seen, vm).is_some_and(ready)
+}
+
+/// A machine that is switched off is not missed. One that always runs is off for no longer than between two guests.
 fn is_to_run(seen: &Seen<'_>, vm: &VirtualMachine) -> bool {
     let word = vm.status.as_ref().and_then(|status| status.printable_status.as_deref());
-    seen.instances.contains_key(&vm.name_any()) || word != Some("Stopped")
+    let always = vm.spec.run_strategy.as_deref() == Some("Always") || vm.spec.running == Some(true);
+    always || seen.instances.contains_key(&vm.name_any()) || word != Some("Stopped")
 }
 
 fn need(old: Option<&VirtualMachinePoolSpec>, new: &VirtualMachinePoolSpec) -> Need {

@@ -13,7 +13,7 @@ fn machines(words: &str) -> Vec<VirtualMachine> {
                 "name": format!("p-{number}"), "namespace": "ns", "uid": number, "finalizers": [FINALIZER],
                 "labels": { "app": "a", (REVISION): "p-2" },
             },
-            "spec": { "template": { "spec": { "domain": { "devices": {} } } } }, "status": {},
+            "spec": { "runStrategy": "Manual", "template": { "spec": { "domain": { "devices": {} } } } }, "status": {},
         });
         for state in states.split(',') {
             match state {
@@ -25,9 +25,12 @@ fn machines(words: &str) -> Vec<VirtualMachine> {
                 "crashing" => vm["status"]["startFailure"] = json!({ "consecutiveFailCount": 3 }),
                 "stuck" => {
                     vm["status"]["printableStatus"] = json!("ErrImagePull");
+                    // It was not ready long before its trouble began.
                     vm["status"]["conditions"] =
-                        json!([{ "type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z" }]);
+                        json!([{ "type": "Ready", "status": "False", "lastTransitionTime": "2025-01-01T00:00:00Z" }]);
                 }
+                "off" => vm["status"]["printableStatus"] = json!("Stopped"),
+                "always" => vm["spec"]["runStrategy"] = json!("Always"),
                 _ => {}
             }
         }
@@ -36,20 +39,32 @@ fn machines(words: &str) -> Vec<VirtualMachine> {
     words.split_whitespace().map(one).collect()
 }
 
-/// Instances of these machines, all of the older revision.
-fn instances(names: &str) -> BTreeMap<String, VirtualMachineInstance> {
-    let one = |number: &str| {
+/// Instances of these machines as words, `NUMBER:STATE`, all of the older revision; the state is perhaps `gone`, `told` to go, `fresh` or `young`.
+fn instances(words: &str) -> BTreeMap<String, VirtualMachineInstance> {
+    let one = |word: &str| {
+        let (number, state) = word.split_once(':').unwrap_or((word, ""));
         let name = format!("p-{number}");
-        let vmi = json!({
+        let mut vmi = json!({
             "metadata": {
                 "name": name, "namespace": "ns", "uid": format!("vmi-{number}"), "labels": { (REVISION): "p-1" },
                 "ownerReferences": [{ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": name, "uid": number, "controller": true }],
             },
             "spec": { "domain": { "devices": {} } },
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }] },
         });
+        match state {
+            "gone" => vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+            // The guest after the one that was restarted.
+            "fresh" => {
+                vmi["metadata"]["labels"][REVISION] = json!("p-2");
+                vmi["status"] = json!({});
+            }
+            "young" => vmi["metadata"]["creationTimestamp"] = json!("2026-01-01T00:04:00Z"),
+            _ => {}
+        }
         (name, serde_json::from_value(vmi).unwrap())
     };
-    names.split_whitespace().map(one).collect()
+    words.split_whitespace().map(one).collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
@@ -77,7 +92,11 @@ fn told(change: Value, words: &str, running: &str, old: Value) -> String {
     let mut before = change;
     json_patch::merge(&mut before, &old);
     let revisions = BTreeMap::from([("p-1".to_owned(), self::pool(before).spec)]);
-    let (going, dice) = (BTreeSet::new(), RandomState::new());
+    let told = running.split_whitespace().filter_map(|word| word.strip_suffix(":told"));
+    let (going, dice) = (told.map(|number| format!("vmi-{number}")).collect(), RandomState::new());
+    let began: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let troubled = machines.iter().filter(|vm| is_in_trouble(vm)).filter_map(ResourceExt::uid);
+    let troubles = troubled.map(|uid| (uid, began)).collect();
     let seen = Seen {
         pool: &pool,
         machines: &machines,
@@ -85,6 +104,7 @@ fn told(change: Value, words: &str, running: &str, old: Value) -> String {
         going: &going,
         revision: "p-2",
         revisions: &revisions,
+        troubles: &troubles,
         now: "2026-01-01T00:06:00Z".parse().unwrap(),
         dice: &dice,
     };
@@ -101,7 +121,7 @@ fn told(change: Value, words: &str, running: &str, old: Value) -> String {
         ("heal", names(&plan.heal)),
         ("detach", names(&plan.detach)),
         ("hold", names(&plan.hold)),
-        ("release", names(&plan.release)),
+        ("release", names(&released(&machines))),
         ("create", numbers),
         ("delete", names(&plan.delete)),
         ("renew", names(&renewed)),
@@ -196,6 +216,52 @@ fn guests_are_restarted_a_few_at_a_time() {
     check(json!({ "replicas": 4, "updateStrategy": { "proactive": { "selectionPolicy": one } } }), all_ready, "");
 }
 
+/// Nothing but the instance tells at once that it was told to go.
+#[test]
+fn who_was_restarted_serves_nobody_until_the_next_guest_does() {
+    let other = json!({ "virtualMachineTemplate": { "spec": { "template": { "spec": { "hostname": "old" } } } } });
+    let check = |words: &str, running: &str, expect: &str| {
+        let pool = json!({ "replicas": 3, "maxUnavailable": 1 });
+        assert_eq!(told(pool, words, running, other.clone()), expect, "{running}");
+    };
+    let all_ready = "0:ready,always 2:ready,always 3:ready,always";
+    check(all_ready, "0 2 3", "restart 0; again 3");
+    for away in ["0:told 2 3", "0:gone 2 3", "2 3", "0:fresh 2 3"] {
+        check(all_ready, away, "again 3");
+    }
+    check("0:off,always 2:ready,always 3:ready,always", "2 3", "again 3");
+    // Who is switched off is not missed.
+    check("0:off 2:ready 3:ready", "2 3", "restart 2; again 3");
+}
+
+#[test]
+fn only_what_is_needed_to_update_is_asked_for() {
+    let needed = |change: Value, running: &str| {
+        let found = needed(&pool(change), &machines("0 2:old"), &instances(running), "p-2");
+        found.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    let strategy = |name: &str| json!({ "updateStrategy": { "proactive": null, (name): {} } });
+    assert_eq!(needed(json!({}), ""), "p-1");
+    assert_eq!(needed(strategy("unmanaged"), "0"), "");
+    assert_eq!(needed(json!({ "paused": true }), "0"), "");
+    let guests = |change: Value| {
+        let found = super::needed(&pool(change), &machines("0"), &instances("0"), "p-2");
+        found.into_iter().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(guests(json!({})), "p-1");
+    assert_eq!(guests(strategy("opportunistic")), "");
+}
+
+/// It is selected until its template changes, and another would be made in its place.
+#[test]
+fn a_selector_of_what_components_write_makes_nothing_and_lets_nobody_go() {
+    let by = |terms: Value| json!({ "replicas": 2, "selector": { "matchLabels": null, "matchExpressions": terms } });
+    let term = json!([{ "key": REVISION, "operator": "NotIn", "values": ["p-2"] }]);
+    check(by(term.clone()), "0 2:stray 3:gone", "release 3");
+    assert!(fault(&pool(by(term)), "p-2").unwrap().contains(REVISION));
+    check(json!({ "virtualMachineTemplate": { "metadata": { "labels": { "app": "b" } } } }), "", "");
+}
+
 #[test]
 fn what_changed_decides_what_is_done_to_a_guest() {
     let check = |old: Value, expect: &str| {
@@ -216,6 +282,8 @@ fn who_does_not_get_on_is_replaced() {
     check(heals(json!({ "startUpFailureThreshold": 4 })), "0:crashing 2", "");
     check(heals(json!({})), "0:stuck 2", "heal 0; create 3");
     check(heals(json!({ "minFailingToStartDuration": "10m" })), "0:stuck 2", "again 240");
+    // A guest that was started a moment ago is waited for.
+    assert_eq!(told(heals(json!({})), "0:stuck 2", "0:young", json!({})), "relabel 0; again 180");
 }
 
 #[test]
