@@ -47,18 +47,25 @@ fn refusal(field: String, network: &Foreign, user: &str) -> Cause {
 fn foreign(request: &Request) -> Vec<(String, Foreign)> {
     let path = if request.object.pointer("/spec/template").is_some() { "spec.template.spec" } else { "spec" };
     let pointer = format!("/{}/networks", path.replace('.', "/"));
-    let names = |object: &Value| -> Vec<String> {
-        let all = object.pointer(&pointer).and_then(Value::as_array).into_iter().flatten();
-        let name = |network: &Value| network.pointer("/multus/networkName").and_then(Value::as_str).map(str::to_owned);
-        all.map(|network| name(network).unwrap_or_default()).collect()
-    };
-    let held = names(&request.old_object);
-    let new = names(&request.object).into_iter().enumerate().filter(|(_, name)| !held.contains(name));
+    let held = names(&request.old_object, &pointer);
+    let new = names(&request.object, &pointer).into_iter().enumerate().filter(|(_, name)| !held.contains(name));
     new.filter_map(|(index, name)| {
         let found = network::foreign(&name, &request.namespace)?;
         Some((format!("{path}.networks[{index}].multus.networkName"), found))
     })
     .collect()
+}
+
+/// The definitions that the networks at `pointer` name; an empty one where one names none.
+fn names(object: &Value, pointer: &str) -> Vec<String> {
+    let all = object.pointer(pointer).and_then(Value::as_array).into_iter().flatten();
+    let name = |network: &Value| network.pointer("/multus/networkName").and_then(Value::as_str).map(str::to_owned);
+    all.map(|network| name(network).unwrap_or_default()).collect()
+}
+
+/// True when any of the networks at `pointer` is of another namespace than `own`.
+pub(crate) fn of_others(object: &Value, pointer: &str, own: &str) -> bool {
+    names(object, pointer).iter().any(|name| network::foreign(name, own).is_some())
 }
 
 #[cfg(test)]

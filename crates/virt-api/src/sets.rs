@@ -1,8 +1,11 @@
 //! The webhooks of sets and pools. What they make, virt-controller makes, whom nobody asks what it may: so whoever writes a template is judged as
 //! if they made a machine of it themselves, by its content, by the networks it names and by what its disks are copied from.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kit::Chain;
 use kit::admission::{Cause, Request, Verdict};
 use kube::Client;
+use origin::leave;
 
 use crate::defaults::Defaults;
 use crate::validate::sets::{self, Made, POOL, SET};
@@ -11,7 +14,11 @@ use crate::{chosen, copies, networks};
 
 /// `/virtualmachinereplicaset-validate`.
 pub(crate) async fn set(client: &Client, request: &Request, rules: &Rules) -> Verdict {
-    let made = match sets::set(request) {
+    let unjudged = match is_unjudged(client, request, rules, "/spec/template/spec/networks").await {
+        Ok(unjudged) => unjudged,
+        Err(verdict) => return verdict,
+    };
+    let made = match sets::set(request, unjudged) {
         Ok(Some(made)) => made,
         Ok(None) => return Verdict::allow(),
         Err(causes) => return Verdict::Invalid(causes),
@@ -27,7 +34,12 @@ pub(crate) async fn set(client: &Client, request: &Request, rules: &Rules) -> Ve
 
 /// `/virtualmachinepool-validate`.
 pub(crate) async fn pool(client: &Client, request: &Request, rules: &Rules, defaults: &Defaults) -> Verdict {
-    let mut made = match sets::pool(request) {
+    let networks = "/spec/virtualMachineTemplate/spec/template/spec/networks";
+    let unjudged = match is_unjudged(client, request, rules, networks).await {
+        Ok(unjudged) => unjudged,
+        Err(verdict) => return verdict,
+    };
+    let mut made = match sets::pool(request, unjudged) {
         Ok(Some(made)) => made,
         Ok(None) => return Verdict::allow(),
         Err(causes) => return Verdict::Invalid(causes),
@@ -36,6 +48,24 @@ pub(crate) async fn pool(client: &Client, request: &Request, rules: &Rules, defa
         Ok(verdict) | Err(verdict) => verdict,
     };
     answer(made, POOL, verdict)
+}
+
+/// True when an object is written over that was stored while there were no webhooks, and that names `networks` of others: nobody was asked whether
+/// its writer might. So whoever writes it now, be it a note, is asked as if they made it.
+async fn is_unjudged(client: &Client, request: &Request, rules: &Rules, networks: &str) -> Result<bool, Verdict> {
+    let component = rules.is_component(&request.user_info.username);
+    let names_others = || networks::of_others(&request.object, networks, &request.namespace);
+    if request.operation != "UPDATE" || component || validate::deleting(&request.object) || !names_others() {
+        return Ok(false);
+    }
+    let metadata: ObjectMeta = serde_json::from_value(request.old_object["metadata"].clone()).unwrap_or_default();
+    match leave::is_judged(client, &metadata).await {
+        Ok(judged) => Ok(!judged),
+        Err(error) => {
+            let message = format!("cannot ask since when there are webhooks: {}", Chain(&error));
+            Err(Verdict::Deny { code: 500, reason: "InternalError", message })
+        }
+    }
 }
 
 async fn machine(client: &Client, made: &mut Made, rules: &Rules, defaults: &Defaults) -> Result<Verdict, Verdict> {

@@ -4,6 +4,7 @@ use axum::body::Body;
 use axum::http::Request;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::{self, Applied};
 use kube::Api;
@@ -78,11 +79,54 @@ async fn nobody_has_made_what_they_could_not_make() {
     assert_eq!(ask(&setup, POOL, "eve", &pool("victim/red"), &old).await["allowed"], false);
     let mut more = pool("victim/red");
     more["spec"]["replicas"] = json!(5);
-    assert_eq!(ask(&setup, POOL, "eve", &more, &pool("victim/red")).await["allowed"], true);
+    assert_eq!(
+        ask(&setup, POOL, "eve", &more, &written_in(&setup, pool("victim/red"), "2100").await).await["allowed"],
+        true
+    );
     // Labels by which components know each other.
     let ours = json!({ "labels": { "app": "a", "kubevirt.io/created-by": "uid" } });
     let refused = ask(&setup, SET, "eve", &set(ours, "red"), &Value::Null).await;
     assert_eq!(refused["status"]["details"]["causes"][0]["field"], "spec.template.metadata.labels", "{refused}");
+}
+
+/// `object` as it was made in this year, and there are webhooks since now.
+async fn written_in(setup: &Setup, mut object: Value, year: &str) -> Value {
+    let webhooks: Api<MutatingWebhookConfiguration> = Api::all(setup.client.clone());
+    let own = json!({ "metadata": { "name": "virt-api-mutator" } });
+    // It is there already, perhaps.
+    let _ = webhooks.create(&PostParams::default(), &serde_json::from_value(own).unwrap()).await;
+    object["metadata"]["creationTimestamp"] = json!(format!("{year}-01-01T00:00:00Z"));
+    object
+}
+
+/// Nobody was asked when it was stored, so it was allowed to nobody.
+#[tokio::test]
+async fn what_was_stored_while_nobody_judged_is_judged_when_it_is_written() {
+    let setup = setup().await;
+    let of = |metadata: Value, network: &str| set(metadata, network);
+    let labels = json!({ "labels": { "app": "a" } });
+    for (path, theirs, mine) in
+        [(SET, of(labels.clone(), "victim/red"), of(labels.clone(), "red")), (POOL, pool("victim/red"), pool("red"))]
+    {
+        let old = written_in(&setup, theirs.clone(), "2000").await;
+        // Also where nothing but a note is written: it would look as if the spec had been.
+        let mut noted = theirs.clone();
+        noted["metadata"]["annotations"] = json!({ "a": "b" });
+        for new in [&theirs, &noted] {
+            let refused = ask(&setup, path, "eve", new, &old).await;
+            let message = refused["status"]["message"].to_string();
+            assert!(refused["allowed"] == false && message.contains("victim/red is of another namespace"), "{refused}");
+            assert_eq!(ask(&setup, path, "admin", new, &old).await["allowed"], true);
+        }
+        assert_eq!(ask(&setup, path, "eve", &mine, &old).await["allowed"], true);
+        // Once it was written anew, it was judged.
+        let mut since = old;
+        since["metadata"]["managedFields"] = json!([{
+            "manager": "kubectl", "operation": "Update", "time": "2100-01-01T00:00:00Z", "fieldsType": "FieldsV1",
+            "fieldsV1": { "f:spec": {} },
+        }]);
+        assert_eq!(ask(&setup, path, "eve", &noted, &since).await["allowed"], true);
+    }
 }
 
 #[tokio::test]

@@ -125,6 +125,11 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["kubevirts"], READ),
         // What new guests are given.
         rule("kubevirt.io", &["virtualmachineinstancepresets"], &["list"]),
+        // What was stored while nobody judged it.
+        json!({
+            "apiGroups": ["admissionregistration.k8s.io"], "resources": ["mutatingwebhookconfigurations"], "verbs": ["get"],
+            "resourceNames": [super::admission::MUTATORS_NAME],
+        }),
         rule("snapshot.kubevirt.io", &["virtualmachinerestores"], &["list"]),
         // Whether what was kept of a machine can be brought to another.
         rule("snapshot.kubevirt.io", &["virtualmachinesnapshots", "virtualmachinesnapshotcontents"], &["get"]),
