@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::backup::kubectl;
 use super::{MACHINE, need_machine, run_installed, traces};
 
-const PRODUCT: &str = "kubevirt-hyperconverged";
+pub(crate) const PRODUCT: &str = "kubevirt-hyperconverged";
 const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
 /// The operators, which are waited for, and then what they act on.
 const INSTALL: [&[&str]; 2] = [&["ferrovirt-operators.yaml"], &["hostpath-cr.yaml", "hco-cr.yaml"]];
@@ -21,22 +21,22 @@ const REMOVE: [&str; 3] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operato
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of which nothing is known but its kubeconfig.
-struct Cluster<'a>(&'a Path);
+pub(crate) struct Cluster<'a>(pub(crate) &'a Path);
 
 impl Cluster<'_> {
     #[track_caller]
-    fn run(&self, words: &[&str]) -> String {
+    pub(crate) fn run(&self, words: &[&str]) -> String {
         kubectl(self.0, words).unwrap_or_else(|error| panic!("kubectl {words:?}: {error}"))
     }
 
     /// The names of the objects of a kind.
-    fn names(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.run(&["get", kind, "-A", "-o", "name"]).lines().map(str::to_owned).collect()
     }
 
     /// Waits until the last object of a kind is gone.
     #[track_caller]
-    fn loses(&self, kind: &str) {
+    pub(crate) fn loses(&self, kind: &str) {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             if self.names(kind).is_empty() {
@@ -45,6 +45,20 @@ impl Cluster<'_> {
             std::thread::sleep(Duration::from_millis(200));
         }
         panic!("{:?} did not go", self.names(kind));
+    }
+
+    /// Of the product nothing is left; these were the definitions before it came.
+    #[track_caller]
+    pub(crate) fn is_as_before(&self, definitions: &[String]) {
+        assert_eq!(marks(&self.node()), BTreeMap::new());
+        assert_eq!(self.names("crd"), definitions);
+        for kind in
+            ["clusterrole", "clusterrolebinding", "apiservice", "validatingwebhookconfiguration", "csr", "pv", "lease"]
+        {
+            let left: Vec<_> =
+                self.names(kind).into_iter().filter(|n| n.contains("kubevirt") || n.contains("virt-")).collect();
+            assert_eq!(left, Vec::<String>::new());
+        }
     }
 
     fn node(&self) -> Value {
@@ -58,7 +72,8 @@ fn marks(node: &Value) -> BTreeMap<String, String> {
     all.map(|(key, value)| (key.clone(), value.to_string())).filter(|(key, _)| key.contains("kubevirt.io")).collect()
 }
 
-fn machine() -> Value {
+/// A machine with a disk.
+pub(crate) fn machine() -> Value {
     let kernel = json!({
         "kernelArgs": "console=ttyS0 quiet mitigations=off",
         "container": { "image": KERNEL_IMAGE, "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd" },
@@ -129,15 +144,7 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         let file = format!("../../deploy/{file}");
         cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
     }
-    assert_eq!(marks(&cluster.node()), BTreeMap::new());
-    assert_eq!(cluster.names("crd"), definitions);
-    for kind in
-        ["clusterrole", "clusterrolebinding", "apiservice", "validatingwebhookconfiguration", "csr", "pv", "lease"]
-    {
-        let left: Vec<_> =
-            cluster.names(kind).into_iter().filter(|n| n.contains("kubevirt") || n.contains("virt-")).collect();
-        assert_eq!(left, Vec::<String>::new());
-    }
+    cluster.is_as_before(&definitions);
 
     run_installed(state, &["down", "--purge"]);
     assert_eq!(traces(), before);
