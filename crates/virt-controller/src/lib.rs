@@ -25,6 +25,7 @@ pub mod node;
 pub mod patch;
 pub mod resources;
 pub mod restore;
+mod revisions;
 pub mod settings;
 mod setup;
 pub mod snapshot;
