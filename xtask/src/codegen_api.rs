@@ -57,6 +57,12 @@ const KINDS: &[Kind] = &[
         namespaced: true,
     },
     Kind {
+        definition: "v1beta1.VirtualMachinePool",
+        plural: "virtualmachinepools",
+        group: "pool.kubevirt.io",
+        namespaced: true,
+    },
+    Kind {
         definition: "v1alpha1.VirtualMachineBackup",
         plural: "virtualmachinebackups",
         group: "backup.kubevirt.io",
@@ -252,6 +258,9 @@ const OF_VOLUMES: &[&str] = &["VolumeImport", "VolumeUpload", "VolumeClone"];
 /// What several groups call v1alpha1, by the beginnings of names: those of backups.
 const OF_BACKUPS: &[&str] = &["VirtualMachineBackup", "Backup"];
 
+/// What pools are made of.
+const OF_POOLS: &[&str] = &["VirtualMachinePool", "VirtualMachineOpportunisticUpdateStrategy", "VirtualMachineTemplateSpec"];
+
 fn module_of(version: &str, name: &str) -> Result<&'static str> {
     let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));
     Ok(match version {
@@ -260,6 +269,7 @@ fn module_of(version: &str, name: &str) -> Result<&'static str> {
         "v1alpha1" if begins(OF_BACKUPS) => "backup_v1alpha1",
         "v1alpha1" => "migrations_v1alpha1",
         "v1beta1" if name.starts_with("VirtualMachineClone") => "clone_v1beta1",
+        "v1beta1" if begins(OF_POOLS) => "pool_v1beta1",
         "v1beta1" if begins(OF_SNAPSHOTS) && !begins(OF_VOLUMES) => "snapshot_v1beta1",
         "v1beta1" => "cdi_v1beta1",
         other => bail!("no module for definitions of {other}"),

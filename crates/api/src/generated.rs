@@ -8,4 +8,5 @@ pub mod clone_v1beta1;
 pub mod export_v1;
 pub mod kubevirt_v1;
 pub mod migrations_v1alpha1;
+pub mod pool_v1beta1;
 pub mod snapshot_v1beta1;

@@ -46,6 +46,11 @@ pub mod clone {
     pub use crate::generated::clone_v1beta1 as v1beta1;
 }
 
+/// Group `pool.kubevirt.io`.
+pub mod pool {
+    pub use crate::generated::pool_v1beta1 as v1beta1;
+}
+
 /// Group `export.kubevirt.io`.
 pub mod export {
     pub mod constants;

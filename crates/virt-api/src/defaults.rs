@@ -314,9 +314,10 @@ pub fn mutate_machine(request: &Request, noted: Value, defaults: &Defaults) -> V
 }
 
 /// `/virtualmachineinstances-mutate`: what a running guest is does not change. The status is the components' alone, as if it
-/// were a subresource: what others send of it is left out of a new instance, and put back where one exists.
-pub fn mutate_instance(request: &Request, defaults: &Defaults, rules: &Rules, now: &str) -> Verdict {
-    let mut object = request.object.clone();
+/// were a subresource: what others send of it is left out of a new instance, and put back where one exists. `given` is the object with what
+/// presets give it.
+pub fn mutate_instance(request: &Request, given: Value, defaults: &Defaults, rules: &Rules, now: &str) -> Verdict {
+    let mut object = given;
     if let Some(sent) = object.as_object_mut().filter(|_| !rules.is_component(&request.user_info.username)) {
         match request.old_object.get("status") {
             Some(held) => sent.insert("status".to_owned(), held.clone()),
@@ -414,7 +415,9 @@ mod tests {
         let mut request = Request { object: new, old_object: old, operation: operation.into(), ..Default::default() };
         request.user_info.username = user.into();
         let rules = Rules::of(&KubeVirtConfiguration::default(), "kubevirt");
-        if let Verdict::Patch(patch) = mutate_instance(&request, &Defaults::default(), &rules, NOW) {
+        if let Verdict::Patch(patch) =
+            mutate_instance(&request, request.object.clone(), &Defaults::default(), &rules, NOW)
+        {
             let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
             json_patch::patch(&mut after, &patch).unwrap();
         }

@@ -16,7 +16,9 @@ mod migration;
 mod networks;
 mod openapi;
 pub mod path;
+mod presets;
 mod restore;
+mod sets;
 mod status;
 mod subresource;
 mod template;
@@ -199,6 +201,8 @@ impl Server {
         others(&self.context.kubevirts, &self.context.namespace)
             .merge(self.machines())
             .merge(self.noting())
+            .merge(self.sets())
+            .merge(self.giving())
             .merge(migrations)
             .merge(restores)
             .merge(evictions)
@@ -236,6 +240,43 @@ impl Server {
         })
     }
 
+    /// The webhook that completes instances, with what presets give them.
+    fn giving(&self) -> Router {
+        let context = self.context.clone();
+        admission::route_looking(Router::new(), "/virtualmachineinstances-mutate", move |request| {
+            let context = context.clone();
+            async move {
+                match presets::apply(&context.client, &request).await {
+                    Ok(given) => {
+                        mutate_instance(&request, given, &configuration(&context.kubevirts), &context.namespace)
+                    }
+                    Err(refused) => refused,
+                }
+            }
+        })
+    }
+
+    /// The webhooks of what makes machines: their writers are asked what the machines' would be.
+    fn sets(&self) -> Router {
+        let context = self.context.clone();
+        let router = admission::route_looking(Router::new(), "/virtualmachinereplicaset-validate", move |request| {
+            let context = context.clone();
+            async move {
+                let rules = Rules::of(&configuration(&context.kubevirts), &context.namespace);
+                sets::set(&context.client, &request, &rules).await
+            }
+        });
+        let context = self.context.clone();
+        admission::route_looking(router, "/virtualmachinepool-validate", move |request| {
+            let context = context.clone();
+            async move {
+                let configuration = configuration(&context.kubevirts);
+                let rules = Rules::of(&configuration, &context.namespace);
+                sets::pool(&context.client, &request, &rules, &Defaults::of(&configuration)).await
+            }
+        })
+    }
+
     /// The webhook that completes VMs, and notes what their disks may be copied from.
     fn noting(&self) -> Router {
         let context = self.context.clone();
@@ -248,7 +289,8 @@ impl Server {
                     Ok(noted) => noted,
                     Err(unanswered) => return unanswered,
                 };
-                match chosen::complete(&context.client, &request, noted).await {
+                let asking = if component { chosen::by_own_account(&request) } else { request.clone() };
+                match chosen::complete(&context.client, &asking, noted).await {
                     Ok(whole) => defaults::mutate_machine(&request, whole, &Defaults::of(&configuration)),
                     Err(refused) => refused,
                 }
@@ -289,7 +331,23 @@ pub fn webhooks(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let defaulting = admission::route(Router::new(), "/virtualmachines-mutate", move |request| {
         defaults::mutate_machine(request, request.object.clone(), &Defaults::of(&configuration(&held)))
     });
+    let (held, own) = (kubevirts.clone(), namespace.to_owned());
+    let defaulting = admission::route(defaulting, "/virtualmachineinstances-mutate", move |request| {
+        mutate_instance(request, request.object.clone(), &configuration(&held), &own)
+    });
     others(kubevirts, namespace).merge(defaulting).merge(judges(kubevirts, namespace, &MACHINES_ALONE))
+}
+
+/// `/virtualmachineinstances-mutate`, where `given` is the object with what else it is given.
+fn mutate_instance(
+    request: &admission::Request,
+    given: serde_json::Value,
+    configuration: &KubeVirtConfiguration,
+    namespace: &str,
+) -> admission::Verdict {
+    let now = clock::seconds(clock::now()).to_string();
+    let (defaults, rules) = (Defaults::of(configuration), Rules::of(configuration, namespace));
+    defaults::mutate_instance(request, given, &defaults, &rules, &now)
 }
 
 fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]) -> Router {
@@ -302,21 +360,16 @@ fn judges(kubevirts: &Store<KubeVirt>, namespace: &str, checks: &[(&str, Check)]
 /// Those that are not about whether a machine may be made as it is.
 fn others(kubevirts: &Store<KubeVirt>, namespace: &str) -> Router {
     let mut router = Router::new();
-    let (held, own) = (kubevirts.clone(), namespace.to_owned());
-    router = admission::route(router, "/virtualmachineinstances-mutate", move |request| {
-        let now = clock::seconds(clock::now()).to_string();
-        let configuration = configuration(&held);
-        defaults::mutate_instance(request, &Defaults::of(&configuration), &Rules::of(&configuration, &own), &now)
-    });
     router = admission::route(router, "/migration-mutate-create", validate::migration::mutate);
     router = admission::route(router, "/vm-clone-mutate-create", validate::clone::mutate);
-    let validators: [(&str, Check); 13] = [
+    let validators: [(&str, Check); 14] = [
         ("/virtualmachineinstances-validate-update", validate::vmi_update),
         ("/status-validate", |request, _| validate::status(request)),
         ("/migration-validate-update", |request, _| validate::migration::update(request)),
         ("/migration-policy-validate-create", validate::policy::policy),
         ("/virtualmachinesnapshots-validate", |request, _| validate::snapshot::snapshot(request)),
         ("/vm-clone-validate-create", |request, _| validate::clone::validate(request)),
+        ("/vmipreset-validate", |request, _| validate::preset::preset(request)),
         ("/virtualmachinebackups-validate", validate::backup::backup),
         ("/virtualmachinebackuptrackers-validate", validate::backup::tracker),
         ("/virtualmachineexports-validate", |request, _| validate::export::export(request)),

@@ -49,6 +49,9 @@ pub enum Error {
     /// The machine cannot be what it chose to be.
     #[error("{0}")]
     Chosen(String),
+    /// Somebody else has what is to be made.
+    #[error("{0}")]
+    Taken(String),
     /// The process could not be set up.
     #[error("cannot {what}")]
     Setup {

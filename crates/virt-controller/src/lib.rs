@@ -23,6 +23,9 @@ pub mod migration;
 mod migration_cleanup;
 pub mod node;
 pub mod patch;
+pub mod pool;
+mod replicas;
+pub mod replicaset;
 pub mod resources;
 pub mod restore;
 mod revisions;
@@ -155,6 +158,8 @@ fn register(setup: &mut Setup, figures: &Figures) {
     export::register(setup);
     template::register(setup);
     template_request::register(setup);
+    replicaset::register(setup);
+    pool::register(setup);
 }
 
 async fn serve(

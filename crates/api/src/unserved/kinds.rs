@@ -16,24 +16,6 @@ pub struct Kind {
 /// Each with what to do instead.
 pub const KINDS: &[Kind] = &[
     Kind {
-        group: "kubevirt.io",
-        plural: "virtualmachineinstancereplicasets",
-        kind: "VirtualMachineInstanceReplicaSet",
-        remedy: "no instance is made of it: make a VirtualMachine for each",
-    },
-    Kind {
-        group: "kubevirt.io",
-        plural: "virtualmachineinstancepresets",
-        kind: "VirtualMachineInstancePreset",
-        remedy: "write its values into each VirtualMachineInstance",
-    },
-    Kind {
-        group: "pool.kubevirt.io",
-        plural: "virtualmachinepools",
-        kind: "VirtualMachinePool",
-        remedy: "no machine is made of it: make a VirtualMachine for each",
-    },
-    Kind {
         group: "plugin.kubevirt.io",
         plural: "plugins",
         kind: "Plugin",

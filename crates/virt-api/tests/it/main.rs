@@ -7,6 +7,7 @@ mod eviction;
 mod networks;
 mod reach;
 mod restore;
+mod sets;
 mod template;
 mod typed;
 

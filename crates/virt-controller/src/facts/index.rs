@@ -4,10 +4,17 @@ use api::kubevirt::constants::label;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceMigration as Migration};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kit::controller::owner;
 use kit::store::Key;
-use kube::ResourceExt;
+use kube::{Resource, ResourceExt};
 
 use super::{claims, data_volumes, migrations, persistent_state, stand_ins};
+
+/// The kind of sets of instances.
+pub(crate) const SET: &str = "VirtualMachineInstanceReplicaSet";
+
+/// The kind of pools of machines.
+pub(crate) const POOL: &str = "VirtualMachinePool";
 
 /// The index value under which a pod is found by its VMI.
 pub(crate) fn owner_index(uid: &str) -> String {
@@ -37,6 +44,32 @@ pub(crate) fn of_migration(word: &str) -> Option<Key> {
     key(word.strip_prefix("moves:")?)
 }
 
+/// The index value under which the replicas of a set or a pool are found.
+pub(crate) fn replica_index(kind: &str, of: &Key) -> String {
+    format!("replica:{kind}:{of}")
+}
+
+/// The set or pool of this kind whose replica has this index value.
+pub(crate) fn of_replica(kind: &str, word: &str) -> Option<Key> {
+    key(word.strip_prefix("replica:")?.strip_prefix(kind)?.strip_prefix(':')?)
+}
+
+/// The index value of instances in a namespace that have no controller.
+pub(crate) fn orphan_index(namespace: &str) -> String {
+    format!("orphan:{namespace}")
+}
+
+/// The namespace of an instance with this index value.
+pub(crate) fn of_orphan(word: &str) -> Option<&str> {
+    word.strip_prefix("orphan:")
+}
+
+/// Whose replica an object is, if it is the replica of a `kind`.
+fn replica_of<K: Resource>(kind: &str, object: &K) -> Option<String> {
+    let owner = owner::controller_of(object.meta()).filter(|owner| owner.kind == kind)?;
+    Some(replica_index(kind, &Key::new(object.namespace().unwrap_or_default(), owner.name.as_str())))
+}
+
 /// The index value under which VMIs are found by a claim of theirs.
 pub(crate) fn claim_index(namespace: &str, claim: &str) -> String {
     format!("claim:{namespace}/{claim}")
@@ -52,13 +85,13 @@ pub(crate) fn data_index(namespace: &str, data: &str) -> String {
     format!("data:{namespace}/{data}")
 }
 
-/// Index values of a VM: its data volumes, and the claims its disks lie on.
+/// Index values of a VM: its data volumes, the claims its disks lie on, and its pool.
 pub(crate) fn vm_indexes(vm: &VirtualMachine) -> Vec<String> {
     let namespace = vm.namespace().unwrap_or_default();
     let data = data_volumes::names(vm).map(|name| data_index(&namespace, name));
     let volumes = vm.spec.template.spec.iter().flat_map(|spec| &spec.volumes);
     let claims = volumes.filter_map(claims::of_volume).map(|used| claim_index(&namespace, used.claim));
-    data.chain(claims).collect()
+    data.chain(claims).chain(replica_of(POOL, vm)).collect()
 }
 
 /// The index value under which a claim's stand-ins are found.
@@ -114,7 +147,7 @@ pub(crate) fn migration_indexes(migration: &Migration) -> Vec<String> {
     words
 }
 
-/// Index values of a VMI: its UID, its node, and its claims.
+/// Index values of a VMI: its UID, its node, its claims, and its set.
 pub(crate) fn vmi_indexes(vmi: &VirtualMachineInstance) -> Vec<String> {
     let mut words = vec![owner_index(&vmi.uid().unwrap_or_default())];
     if let Some(node) = vmi.status.as_ref().and_then(|status| status.node_name.as_deref()).filter(|n| !n.is_empty()) {
@@ -122,6 +155,10 @@ pub(crate) fn vmi_indexes(vmi: &VirtualMachineInstance) -> Vec<String> {
     }
     let namespace = vmi.namespace().unwrap_or_default();
     words.extend(claims::all(vmi).map(|used| claim_index(&namespace, used.claim)));
+    words.extend(replica_of(SET, vmi));
+    if owner::controller_of(&vmi.metadata).is_none() {
+        words.push(orphan_index(&namespace));
+    }
     words
 }
 

@@ -64,6 +64,8 @@ pub(crate) async fn start() -> Cluster {
         "virtualmachineexports.export.kubevirt.io",
         "virtualmachinetemplates.template.kubevirt.io",
         "virtualmachinetemplaterequests.template.kubevirt.io",
+        "virtualmachineinstancereplicasets.kubevirt.io",
+        "virtualmachinepools.pool.kubevirt.io",
     ] {
         let path = format!("../../deploy/crds/{name}.yaml");
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();

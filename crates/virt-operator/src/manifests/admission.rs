@@ -59,6 +59,28 @@ const VALIDATORS: &[Hook] = &[
         ..HOOK
     },
     Hook {
+        name: "virtualmachinereplicaset-validator.kubevirt.io",
+        path: "/virtualmachinereplicaset-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachineinstancereplicasets"],
+        ..HOOK
+    },
+    Hook {
+        name: "virtualmachinepreset-validator.kubevirt.io",
+        path: "/vmipreset-validate",
+        operations: &["CREATE", "UPDATE"],
+        resources: &["virtualmachineinstancepresets"],
+        ..HOOK
+    },
+    Hook {
+        name: "virtualmachinepool-validator.kubevirt.io",
+        path: "/virtualmachinepool-validate",
+        operations: &["CREATE", "UPDATE"],
+        group: "pool.kubevirt.io",
+        versions: &["v1alpha1", "v1beta1"],
+        resources: &["virtualmachinepools"],
+    },
+    Hook {
         name: "migration-create-validator.kubevirt.io",
         path: "/migration-validate-create",
         operations: &["CREATE"],

@@ -123,6 +123,8 @@ fn api_cluster() -> Value {
         rule("kubevirt.io", &["virtualmachines/status"], &["patch"]),
         rule("kubevirt.io", &["virtualmachineinstancemigrations"], &["create", "get", "list", "watch", "patch"]),
         rule("kubevirt.io", &["kubevirts"], READ),
+        // What new guests are given.
+        rule("kubevirt.io", &["virtualmachineinstancepresets"], &["list"]),
         rule("snapshot.kubevirt.io", &["virtualmachinerestores"], &["list"]),
         // Whether what was kept of a machine can be brought to another.
         rule("snapshot.kubevirt.io", &["virtualmachinesnapshots", "virtualmachinesnapshotcontents"], &["get"]),
@@ -197,6 +199,9 @@ fn controller_cluster() -> Value {
         rule("snapshot.kubevirt.io", &["*"], WRITE),
         rule("snapshot.storage.k8s.io", &["volumesnapshots"], &["get", "list", "watch", "create", "delete"]),
         rule("snapshot.storage.k8s.io", &["volumesnapshotclasses"], READ),
+        rule("pool.kubevirt.io", &["virtualmachinepools"], READ),
+        rule("pool.kubevirt.io", &["virtualmachinepools/status"], &["patch"]),
+        rule("pool.kubevirt.io", &["virtualmachinepools/finalizers"], &["update"]),
         rule("clone.kubevirt.io", &["virtualmachineclones"], &["get", "list", "watch", "delete"]),
         rule("clone.kubevirt.io", &["virtualmachineclones/status"], &["patch"]),
         rule("clone.kubevirt.io", &["virtualmachineclones/finalizers"], &["update"]),

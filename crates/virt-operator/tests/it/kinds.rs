@@ -22,20 +22,17 @@ async fn creating_a_kind_without_a_controller_is_warned_of() {
     let server = ApiServer::in_memory().await.unwrap();
     let client = server.client();
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let named = ["virtualmachineinstancepresets.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
+    let named = ["plugins.plugin.kubevirt.io", "virtualmachineinstances.kubevirt.io"];
     for (_, yaml) in crds::ALL.iter().filter(|(name, _)| named.contains(name)) {
         let definition: CustomResourceDefinition = serde_saphyr::from_str(yaml).unwrap();
         definitions.create(&PostParams::default(), &definition).await.unwrap();
     }
     kit::apply::all(&client, &Applied::by(virt_operator::MANAGER), &kinds::render()).await.unwrap();
-    let preset = json!({
-        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstancePreset",
-        "metadata": { "name": "small" }, "spec": { "selector": {} },
+    let plugin = json!({
+        "apiVersion": "plugin.kubevirt.io/v1alpha1", "kind": "Plugin", "metadata": { "name": "small" }, "spec": {},
     });
-    let path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancepresets";
-    let told = warnings(&client, path, &preset).await;
-    let sentence = "VirtualMachineInstancePreset is stored, and no controller acts on it in this version: write its values into \
-                    each VirtualMachineInstance";
+    let told = warnings(&client, "/apis/plugin.kubevirt.io/v1alpha1/plugins", &plugin).await;
+    let sentence = "Plugin is stored, and no controller acts on it in this version: there are no plugins of components";
     assert!(told.iter().any(|one| one.contains(sentence)), "{told:?}");
     let machine = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
