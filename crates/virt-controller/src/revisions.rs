@@ -144,8 +144,7 @@ pub(crate) async fn hand_over(
             held.owner_references().iter().any(|owner| Some(&owner.uid) == restore.metadata.uid.as_ref())
         };
         let Some(held) = held.filter(ours) else { continue };
-        let metadata =
-            json!({ "resourceVersion": held.resource_version(), "ownerReferences": [instance::owner(vm)] });
+        let metadata = json!({ "resourceVersion": held.resource_version(), "ownerReferences": [instance::owner(vm)] });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let written = api.patch(&name, &PatchParams::default(), &patch).await;
         written.map_err(Error::api("hand over", KIND, &namespace, &name))?;

@@ -1,7 +1,7 @@
 //! A cluster that knows nothing of virtual machines gets the product by `kubectl` and `deploy/` alone, in the README's order,
 //! runs a machine with a disk, and is afterwards as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ const INSTALL: [&[&str]; 2] = [&["ferrovirt-operators.yaml"], &["hostpath-cr.yam
 
 /// Each operator after what it acts on.
 const REMOVE: [&str; 3] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operators.yaml"];
+/// They come and go by themselves.
+const PASSING: [&str; 4] = ["componentstatuses", "ipaddresses.", "certificatesigningrequests.", "events."];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of which nothing is known but its kubeconfig.
@@ -47,18 +49,25 @@ impl Cluster<'_> {
         panic!("{:?} did not go", self.names(kind));
     }
 
-    /// Of the product nothing is left; these were the definitions before it came.
+    /// Whatever the product could leave behind: what is in no namespace, the namespaces, leases, and what is written on nodes.
+    pub(crate) fn objects(&self) -> BTreeSet<String> {
+        let kinds = self.run(&["api-resources", "--verbs=list", "--namespaced=false", "-o", "name"]);
+        let kinds: Vec<_> =
+            kinds.lines().filter(|kind| !PASSING.iter().any(|passing| kind.starts_with(passing))).collect();
+        let mut found: BTreeSet<String> =
+            [kinds.join(",").as_str(), "lease"].iter().flat_map(|kind| self.names(kind)).collect();
+        found.extend(marks(&self.node()).into_keys().map(|key| format!("node1: {key}")));
+        found
+    }
+
+    /// Of the product nothing is left; these were the objects before it came.
     #[track_caller]
-    pub(crate) fn is_as_before(&self, definitions: &[String]) {
-        assert_eq!(marks(&self.node()), BTreeMap::new());
-        assert_eq!(self.names("crd"), definitions);
-        for kind in
-            ["clusterrole", "clusterrolebinding", "apiservice", "validatingwebhookconfiguration", "csr", "pv", "lease"]
-        {
-            let left: Vec<_> =
-                self.names(kind).into_iter().filter(|n| n.contains("kubevirt") || n.contains("virt-")).collect();
-            assert_eq!(left, Vec::<String>::new());
-        }
+    pub(crate) fn is_as_before(&self, before: &BTreeSet<String>) {
+        let now = self.objects();
+        let left: Vec<_> = now.difference(before).collect();
+        assert!(left.is_empty(), "left: {left:?}");
+        let lost: Vec<_> = before.difference(&now).collect();
+        assert!(lost.is_empty(), "taken away: {lost:?}");
     }
 
     fn node(&self) -> Value {
@@ -112,8 +121,7 @@ fn manifests_alone_install_the_product_and_take_it_away() {
     run_installed(state, &["images", "load"]);
     let kubeconfig = state.join("kubeconfig");
     let cluster = Cluster(&kubeconfig);
-    assert_eq!(marks(&cluster.node()), BTreeMap::new());
-    let definitions = cluster.names("crd");
+    let bare = cluster.objects();
 
     for files in INSTALL {
         for file in files {
@@ -144,8 +152,31 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         let file = format!("../../deploy/{file}");
         cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
     }
-    cluster.is_as_before(&definitions);
+    cluster.is_as_before(&bare);
 
     run_installed(state, &["down", "--purge"]);
     assert_eq!(traces(), before);
+}
+
+#[test]
+fn what_up_installs_uninstall_takes_away() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    need_machine();
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    run_installed(state, &["images", "build"]);
+    run_installed(state, &["up", "--cluster-only"]);
+    let kubeconfig = state.join("kubeconfig");
+    let cluster = Cluster(&kubeconfig);
+    let bare = cluster.objects();
+    run_installed(state, &["up"]);
+    run_installed(state, &["demo"]);
+    let uninstall = ["uninstall", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    let refused = super::output_installed(state, &uninstall);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("nothing was taken away"), "{said}");
+    cluster.run(&["delete", "vm", "--all", "--all-namespaces", "--timeout", "120s"]);
+    run_installed(state, &uninstall);
+    cluster.is_as_before(&bare);
+    run_installed(state, &["down", "--purge"]);
 }

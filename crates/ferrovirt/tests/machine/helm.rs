@@ -71,7 +71,7 @@ fn helm_installs_changes_and_takes_away_the_product() {
     run_installed(state, &["images", "load"]);
     let kubeconfig = state.join("kubeconfig");
     let (cluster, helm) = (Cluster(&kubeconfig), Helm::of(&kubeconfig));
-    let definitions = cluster.names("crd");
+    let bare = cluster.objects();
 
     helm.run(&["lint", CHART]);
     let values = |more: Value| {
@@ -113,7 +113,7 @@ fn helm_installs_changes_and_takes_away_the_product() {
     helm.run(&["uninstall", RELEASE]);
     // Helm leaves the namespace that it has made.
     cluster.run(&["delete", "namespace", PRODUCT, "--timeout", "120s"]);
-    cluster.is_as_before(&definitions);
+    cluster.is_as_before(&bare);
     run_installed(state, &["down", "--purge"]);
     assert_eq!(traces(), before);
 }

@@ -230,8 +230,12 @@ fn installed() -> PathBuf {
     program
 }
 
+fn output_installed(state: &Path, words: &[&str]) -> Output {
+    Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap()
+}
+
 fn run_installed(state: &Path, words: &[&str]) -> String {
-    let output = Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap();
+    let output = output_installed(state, words);
     assert!(output.status.success(), "{words:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
