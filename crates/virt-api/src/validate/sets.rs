@@ -221,6 +221,7 @@ mod tests {
         causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
     }
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn pool_with(change: Value, old: Value) -> Request {
         let mut object = json!({
             "metadata": { "name": "pool" },
@@ -238,7 +239,6 @@ mod tests {
     }
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn refused(change: Value, field: &str, message: &str) {
         let found = causes(pool(&pool_with(change, Value::Null)));
         assert_eq!(found, [(field.to_owned(), message.to_owned())]);

@@ -35,6 +35,7 @@ fn guest(network: &str) -> Value {
     })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn set(metadata: Value, network: &str) -> Value {
     json!({ "metadata": { "name": "one" }, "spec": {
         "selector": { "matchLabels": { "app": "a" } }, "template": { "metadata": metadata, "spec": guest(network) },

@@ -152,6 +152,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn pool(generation: Value) -> VirtualMachinePool {
         let volumes = json!([
             { "name": "root", "dataVolume": { "name": "root" } },

@@ -1,6 +1,6 @@
 //! Which machines of a pool come first when some have to go or to be restarted. Pure.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 
 use api::kubevirt::v1::VirtualMachine;
 use api::pool::v1beta1::{VirtualMachinePoolSelectionPolicy as Policy, VirtualMachinePoolSelectors};
@@ -25,11 +25,7 @@ pub fn order(policy: Option<&Policy>, pool: &str, machines: &mut Vec<&VirtualMac
         "DescendingOrder" => machines.reverse(),
         "Newest" => machines.sort_by_key(|vm| std::cmp::Reverse((age(vm), number(vm)))),
         "Oldest" => machines.sort_by_key(age),
-        _ => machines.sort_by_cached_key(|vm| {
-            let mut hasher = dice.build_hasher();
-            vm.metadata.uid.hash(&mut hasher);
-            hasher.finish()
-        }),
+        _ => machines.sort_by_cached_key(|vm| dice.hash_one(&vm.metadata.uid)),
     }
 }
 
@@ -76,7 +72,6 @@ mod tests {
     }
 
     #[track_caller]
-    #[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
     fn check(policy: Value, expect: &str) {
         let (policy, machines) = (serde_json::from_value(policy).unwrap(), machines());
         let mut chosen: Vec<&VirtualMachine> = machines.iter().collect();

@@ -47,11 +47,12 @@ fn instances(names: &str) -> BTreeMap<String, VirtualMachineInstance> {
             },
             "spec": { "domain": { "devices": {} } },
         });
-        (name.clone(), serde_json::from_value(vmi).unwrap())
+        (name, serde_json::from_value(vmi).unwrap())
     };
     names.split_whitespace().map(one).collect()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn pool(change: Value) -> VirtualMachinePool {
     let mut pool = json!({
         "metadata": { "name": "p", "namespace": "ns", "uid": "pool" },
@@ -70,6 +71,7 @@ fn pool(change: Value) -> VirtualMachinePool {
 }
 
 /// The plan in words.
+#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn told(change: Value, words: &str, running: &str, old: Value) -> String {
     let (pool, machines, instances) = (pool(change.clone()), machines(words), instances(running));
     let mut before = change;
@@ -112,7 +114,6 @@ fn told(change: Value, words: &str, running: &str, old: Value) -> String {
 }
 
 #[track_caller]
-#[expect(clippy::needless_pass_by_value, reason = "cases are literals")]
 fn check(change: Value, words: &str, expect: &str) {
     assert_eq!(told(change, words, "", json!({})), expect);
 }
