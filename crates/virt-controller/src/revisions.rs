@@ -16,7 +16,6 @@ use serde_json::json;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::vm::instance;
 
 const KIND: &str = "controllerrevision";
 
@@ -144,7 +143,7 @@ pub(crate) async fn hand_over(
             held.owner_references().iter().any(|owner| Some(&owner.uid) == restore.metadata.uid.as_ref())
         };
         let Some(held) = held.filter(ours) else { continue };
-        let metadata = json!({ "resourceVersion": held.resource_version(), "ownerReferences": [instance::owner(vm)] });
+        let metadata = json!({ "resourceVersion": held.resource_version(), "ownerReferences": [owned_by(vm)] });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let written = api.patch(&name, &PatchParams::default(), &patch).await;
         written.map_err(Error::api("hand over", KIND, &namespace, &name))?;
