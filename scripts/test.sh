@@ -59,7 +59,7 @@ bin/ferrovirt down >/dev/null 2>&1 || true
 export FERROVIRT_STATE=/var/lib/ferrovirt-test
 live=yes
 bin/ferrovirt down --purge >/dev/null 2>&1 || true
-skip=(--skip interrupted)
+skip=(--skip interrupted --skip helm_)
 if [ "$which" = all ]; then
     export E2E_TRIALS=all
     skip=()

@@ -1,12 +1,9 @@
 //! The Python client: every `test_*.py` beside this file is one test, run by an interpreter that has the client.
-//!
-//! The client comes from PyPI into an environment beside the images, once for all checkouts.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::path::PathBuf;
+use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use libtest_mimic::{Failed, Trial};
 
 /// The release made for Kubernetes 1.33. `FERROVIRT_PYTHON_CLIENT` names another.
@@ -35,7 +32,8 @@ fn directory() -> PathBuf {
 }
 
 fn run(module: &str) -> Result<()> {
-    let interpreter = interpreter()?;
+    let release = std::env::var("FERROVIRT_PYTHON_CLIENT").unwrap_or_else(|_| RELEASE.to_owned());
+    let interpreter = e2e::python::interpreter("kubernetes", &release)?;
     let output = Command::new(interpreter)
         .args(["-W", "ignore", "-m", "unittest", module])
         .current_dir(directory())
@@ -44,42 +42,5 @@ fn run(module: &str) -> Result<()> {
         .output()
         .context("cannot run Python")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
-}
-
-/// The interpreter that has the client, made at first use.
-fn interpreter() -> Result<&'static Path> {
-    static MADE: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
-    let made = MADE.get_or_init(|| make().map_err(|error| format!("{error:#}")));
-    made.as_deref().map_err(|why| anyhow::anyhow!("{why}"))
-}
-
-fn make() -> Result<PathBuf> {
-    let release = std::env::var("FERROVIRT_PYTHON_CLIENT").unwrap_or_else(|_| RELEASE.to_owned());
-    let images =
-        std::env::var_os("FERROVIRT_IMAGES").map_or_else(|| "/var/cache/ferrovirt/images".into(), PathBuf::from);
-    let beside = images.parent().context("FERROVIRT_IMAGES names no directory in another")?;
-    let environment = beside.join(format!("python-client-{release}"));
-    let interpreter = environment.join("bin/python");
-    let complete = environment.join("complete");
-    if complete.exists() {
-        return Ok(interpreter);
-    }
-    std::fs::create_dir_all(beside).with_context(|| format!("cannot make {}", beside.display()))?;
-    let made = Command::new("python3").args(["-m", "venv", "--clear"]).arg(&environment).output();
-    let made = made.context("python3 is missing; scripts/deps.sh installs it (packages python3 and python3-venv)")?;
-    check(&made, "python3 -m venv failed; scripts/deps.sh installs what it needs (package python3-venv)")?;
-    let wanted = format!("kubernetes=={release}");
-    let installed = Command::new(&interpreter).args(["-m", "pip", "install", "--quiet", &wanted]).output();
-    check(&installed.context("cannot run pip")?, &format!("pip cannot install {wanted} from PyPI"))?;
-    std::fs::write(&complete, "").with_context(|| format!("cannot write {}", complete.display()))?;
-    Ok(interpreter)
-}
-
-fn check(output: &Output, what: &str) -> Result<()> {
-    if !output.status.success() {
-        let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
-        bail!("{what}: {}", said.concat());
-    }
     Ok(())
 }

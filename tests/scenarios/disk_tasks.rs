@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 use e2e::machine::{self, phase};
-use e2e::{Console, Namespace, taskrun};
+use e2e::{Console, Namespace, python, taskrun};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         long("tasks_customize_and_seal_the_disk_of_a_guest_that_boots_afterwards", customize),
         long("tasks_have_a_medium_of_windows_start_without_a_key", modify_medium),
+        long("tasks_have_a_medium_whose_files_are_in_udf_alone_start_without_a_key", modify_udf),
         long("guestfs_says_what_to_do_about_an_image_that_is_nowhere", image_that_is_nowhere),
     ]
 }
@@ -88,19 +89,39 @@ fn modify_medium() -> Result<()> {
     let other = MEDIUM.replace("efisys_noprompt.bin ", "");
     shell(&space, "other", &AS_STEPS, &other)?;
 
-    done(&space, "modify-windows-iso-file", &[("pvcName", json!("windows"))])?;
+    exchanged(&space)?;
+    let other = [("pvcName", json!("other"))];
+    failed(&space, "modify-windows-iso-file", &other, "this is no installation medium of Windows")
+}
+
+/// The task has the medium start without a key, by BIOS and by UEFI, and keeps what else is on it.
+fn exchanged(space: &Namespace) -> Result<()> {
+    done(space, "modify-windows-iso-file", &[("pvcName", json!("windows"))])?;
     let names = ["efi/microsoft/boot/efisys.bin", "efi/microsoft/boot/cdboot.efi", "setup.exe"];
     let look = names.map(|name| format!("cat /{name}")).join(" : ");
     let script = format!(
         "guestfish --ro --format=raw -a /disk/disk.img -m /dev/sda {look}\n\
          xorriso -indev /disk/disk.img -report_el_torito plain\nexit\n"
     );
-    let found = shell(&space, "windows", &AS_STEPS, &script)?;
+    let found = shell(space, "windows", &AS_STEPS, &script)?;
     for words in ["is-efisys_noprompt.bin", "is-cdboot_noprompt.efi", "content", "UEFI", "/boot/etfsboot.com"] {
         ensure!(found.contains(words), "{words} is not in {found}");
     }
-    let other = [("pvcName", json!("other"))];
-    failed(&space, "modify-windows-iso-file", &other, "this is no installation medium of Windows")
+    Ok(())
+}
+
+/// As Windows' own media are; the disk is an upload's.
+fn modify_udf() -> Result<()> {
+    let space = Namespace::new("udf")?;
+    taskrun::grant(&space)?;
+    let directory = tempfile::tempdir()?;
+    let medium = directory.path().join("windows.iso");
+    let (script, path) = (e2e::root().join("tests/scenarios/medium.py"), medium.to_string_lossy().into_owned());
+    python::run(&python::interpreter("pycdlib", "1.22.0")?, &[&script.to_string_lossy(), &path])?;
+    let from = format!("--image-path={path}");
+    space.virtctl(&["image-upload", "dv", "windows", "--size=32Mi", &from, "--force-bind", "--insecure"])?;
+    succeeded(&space, "windows")?;
+    exchanged(&space)
 }
 
 fn image_that_is_nowhere() -> Result<()> {

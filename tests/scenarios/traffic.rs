@@ -25,6 +25,8 @@ pub(crate) const MOVES: &str = "moves";
 pub(crate) const STAYS: &str = "stays";
 const SIZE: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_secs(1);
+/// In which a shell answers, or what was typed did not come to it.
+const ANSWER: Duration = Duration::from_secs(5);
 /// The slowest download lasts for twelve minutes.
 const RATE: &str = "11k";
 
@@ -155,8 +157,8 @@ impl Stream {
             Self::Download => 1,
             Self::Migrations | Self::Uploads | Self::Imports => 5,
             Self::Exports => 10,
-            Self::Screens | Self::Shell => 20,
-            Self::Screen | Self::Console | Self::Requests => 50,
+            Self::Screens | Self::Shell | Self::Requests => 20,
+            Self::Screen | Self::Console => 50,
         }
     }
 
@@ -191,11 +193,13 @@ impl Stream {
                 let mut console = Console::open(prepared.space, STAYS)?;
                 console.log_in("root", "guest")?;
                 again(over, |round| {
-                    let wanted = format!("round {round}");
-                    until("the shell to answer", SOON, || {
-                        let said = console.run(&format!("echo {wanted}"))?;
-                        Ok((said.0 == wanted).then_some(()))
+                    let (typed, shown) = (format!("\recho 'ro''und'{round}.\r"), format!("round{round}."));
+                    // What is typed while nobody carries it is lost, as on any line.
+                    until("the shell to answer", 2 * SOON, || {
+                        console.type_in(&typed)?;
+                        console.expect(&[&shown], ANSWER).map(Some)
                     })
+                    .map(drop)
                 })
             }
             Self::Requests => again(over, |round| ask(prepared, round)),

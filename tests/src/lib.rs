@@ -10,6 +10,7 @@ pub mod image;
 pub mod machine;
 pub mod node;
 pub mod product;
+pub mod python;
 pub mod report;
 pub mod screen;
 pub mod servers;

@@ -259,7 +259,8 @@ const OF_VOLUMES: &[&str] = &["VolumeImport", "VolumeUpload", "VolumeClone"];
 const OF_BACKUPS: &[&str] = &["VirtualMachineBackup", "Backup"];
 
 /// What pools are made of.
-const OF_POOLS: &[&str] = &["VirtualMachinePool", "VirtualMachineOpportunisticUpdateStrategy", "VirtualMachineTemplateSpec"];
+const OF_POOLS: &[&str] =
+    &["VirtualMachinePool", "VirtualMachineOpportunisticUpdateStrategy", "VirtualMachineTemplateSpec"];
 
 fn module_of(version: &str, name: &str) -> Result<&'static str> {
     let begins = |with: &[&str]| with.iter().any(|start| name.starts_with(start));

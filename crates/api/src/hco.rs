@@ -150,6 +150,9 @@ pub struct Security {
     pub tls_security_profile: Value,
 }
 
+/// Annotation of an SSP object, whose own fields do not speak of it: how long its certificates live, as JSON of [`CertConfig`].
+pub const CERTIFICATES_OF_SSP: &str = "operator.ssp.kubevirt.io/certConfig";
+
 /// How long certificates live.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

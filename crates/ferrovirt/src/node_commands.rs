@@ -76,6 +76,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
         }
         change => {
             state.make()?;
+            sys::inherited::end_here()?;
             let _turn = state.exclusive_in_turn()?;
             runtime.block_on(apply(&state, change))
         }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::Context;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 
 use crate::available::{Starts, runs};
 use crate::deploy;
@@ -36,6 +36,21 @@ pub(crate) fn operators() -> String {
 pub(crate) async fn apply(client: &Client) -> anyhow::Result<()> {
     let object = install::object(Controllers::Cluster).context("the HostPathProvisioner has no manifest")?;
     deploy::apply_manifest(client, &object).await
+}
+
+/// Deletes the classes that came with the object; classes of others, whatever their name, stay.
+pub(crate) async fn delete_classes(client: &Client) -> anyhow::Result<()> {
+    let object = install::object(Controllers::Cluster).context("the HostPathProvisioner has no manifest")?;
+    let known = Api::<StorageClass>::all(client.clone()).list(&ListParams::default()).await;
+    let known = known.context("cannot list the storage classes")?.items;
+    let ours = |name: &str| {
+        known.iter().any(|class| class.metadata.name.as_deref() == Some(name) && class.provisioner == hpp::csi::NAME)
+    };
+    let mut classes = deploy::documents(&object)?;
+    classes.retain(|document| {
+        document.types.as_ref().is_some_and(|types| types.kind == "StorageClass") && ours(&document.name_any())
+    });
+    deploy::delete(client, &classes).await
 }
 
 /// Waits until the driver runs wherever it is to run, and is registered on these nodes.

@@ -52,6 +52,7 @@ pub(crate) fn main(words: Vec<OsString>) -> anyhow::Result<()> {
     let Some(arguments) = parse::<UpArgs>(words)? else { return Ok(()) };
     need_root()?;
     need_programs()?;
+    sys::inherited::end_here()?;
     // The client reports every attempt to reach a server that is still starting; what matters comes back as an error.
     terminal::log("error,kube_client=off");
     let state = arguments.state.state()?;

@@ -49,7 +49,7 @@ pub fn render(child: Child, hco: &HyperConverged, input: &Input) -> Result<Value
         Child::KubeVirt => (kubevirt::annotations(hco), kubevirt::spec(hco, input)?),
         Child::Cdi => (json!({}), cdi::spec(hco)),
         Child::NetworkAddons => (json!({}), network_addons::spec(hco)),
-        Child::Ssp => (json!({}), ssp::spec(hco, input)),
+        Child::Ssp => (ssp::annotations(hco), ssp::spec(hco, input)),
     };
     let kind = child.kind();
     let mut metadata = json!({ "name": kind.name, "labels": labels(kind.component, &input.version) });

@@ -7,6 +7,7 @@
 //! A new authority joins the bundle before it signs anything, and leaves of the old one are kept until their own renewal: by then
 //! every component has reloaded the bundle it mounts, so no connection meets an unknown authority.
 
+mod lifetimes;
 mod rehearsal;
 mod succession;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 
 use crate::certs::{self, Error, Leaf, Pair, Rotation};
 
+pub use self::lifetimes::{Lifetimes, Span};
 pub use self::rehearsal::rehearse;
 
 /// Keys of a certificate and its key in a Secret.
@@ -32,19 +34,6 @@ const OWN: (&str, &str) = ("tls.crt", "tls.key");
 const NEXT: (&str, &str) = ("next.crt", "next.key");
 /// Between two looks at certificates that live for seconds.
 const SHORTEST: Duration = Duration::from_secs(1);
-
-/// How long certificates live and when they are renewed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lifetimes {
-    /// Of the authority.
-    pub ca: Duration,
-    /// Renewed this long before its end.
-    pub ca_renew: Duration,
-    /// Of the leaves.
-    pub leaf: Duration,
-    /// Renewed this long before their end.
-    pub leaf_renew: Duration,
-}
 
 /// What is to be there.
 #[derive(Clone, Debug, Default)]

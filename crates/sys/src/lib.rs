@@ -12,6 +12,7 @@ pub mod device;
 pub mod device_access;
 pub mod fdpass;
 pub mod heap;
+pub mod inherited;
 pub mod kvm;
 pub mod limits;
 pub mod lock;

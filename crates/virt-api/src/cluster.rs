@@ -1,11 +1,14 @@
 //! What virt-api reads and writes of the cluster: one object at a time, no cache.
 
+use std::time::Duration;
+
 use api::kubevirt::constants::label;
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::Value;
+use tokio::time::{Instant, sleep};
 
 use crate::status::Refusal;
 
@@ -106,25 +109,45 @@ pub(crate) async fn launchers(client: &Client, vmi: &VirtualMachineInstance) -> 
     Ok(api.list(&params).await?.items)
 }
 
-/// Address of virt-handler on `node`.
+/// While virt-handler is replaced, nobody answers on its node: whoever asks then waits for the next one instead of failing.
+const REPLACED: Duration = Duration::from_secs(15);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Address of virt-handler on `node`, once one is ready there.
 ///
 /// # Errors
-/// When none runs there.
+/// When none runs there for a while.
 pub(crate) async fn handler(client: &Client, namespace: &str, node: &str) -> Result<String, Refusal> {
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let params = ListParams::default()
         .labels(&format!("{}={}", label::APP, label::APP_VIRT_HANDLER))
         .fields(&format!("spec.nodeName={node}"));
-    let pods = api.list(&params).await?;
-    pods.items
-        .iter()
-        .filter(|pod| pod.metadata.deletion_timestamp.is_none())
-        .filter_map(|pod| pod.status.as_ref())
-        .filter(|status| status.phase.as_deref() == Some("Running"))
-        .find_map(|status| status.pod_ip.clone().filter(|ip| !ip.is_empty()))
-        .ok_or_else(|| {
-            Refusal::unreachable(format!(
+    let deadline = Instant::now() + REPLACED;
+    loop {
+        let pods = api.list(&params).await?;
+        let over = Instant::now() >= deadline;
+        // One that does not become ready is asked in the end: why it does not answer says more than that it is not ready.
+        if let Some(address) = pods.items.iter().filter(|pod| over || !is_unready(pod)).find_map(address) {
+            return Ok(address);
+        }
+        if over {
+            return Err(Refusal::unreachable(format!(
                 "virt-handler does not run on node {node}: see `kubectl get pods -n {namespace} -o wide`"
-            ))
-        })
+            )));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Where a pod that runs, and is to go on, can be reached.
+fn address(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref().filter(|_| pod.metadata.deletion_timestamp.is_none())?;
+    let ip = status.pod_ip.clone().filter(|ip| !ip.is_empty());
+    ip.filter(|_| status.phase.as_deref() == Some("Running"))
+}
+
+fn is_unready(pod: &Pod) -> bool {
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.filter(|condition| condition.type_ == "Ready").any(|condition| condition.status != "True")
 }

@@ -28,6 +28,7 @@ mod replicas;
 pub mod replicaset;
 pub mod resources;
 pub mod restore;
+mod revisions;
 pub mod settings;
 mod setup;
 pub mod snapshot;

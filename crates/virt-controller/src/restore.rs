@@ -28,6 +28,7 @@ use crate::error::{self, Error};
 use crate::facts::copies::{restore_indexes, snapshot_index, source_index};
 use crate::facts::index::{claim_index, vm_indexes};
 use crate::facts::{data_volumes, machine};
+use crate::revisions;
 use crate::setup::Setup;
 use crate::snapshot;
 use crate::snapshot::plan::say;
@@ -245,7 +246,7 @@ async fn advance(
     {
         return Ok(turn);
     }
-    let wanted = match plan::machine(restore, &content, target) {
+    let mut wanted = match plan::machine(restore, &content, target) {
         Ok(wanted) => wanted,
         Err(Refused(why)) => return turn(Outcome::Failed(why)),
     };
@@ -260,6 +261,7 @@ async fn advance(
         Made::Waits => return Ok((NEW_CLAIMS, Next::After(SOON))),
         Made::Refused(why) => return turn(Outcome::Failed(why)),
     }
+    revisions::give(context, restore, &source, &mut wanted).await?;
     let vm = match target {
         Some(vm) if restored => vm.clone(),
         Some(vm) => {
@@ -277,6 +279,7 @@ async fn advance(
         *restore = hold(context, restore, Some(&vm)).await?;
     }
     volumes::hand_over(context, &vm, restore, &content).await?;
+    revisions::hand_over(context, restore, &vm).await?;
     for data in &status.deleted_data_volumes {
         volumes::delete_data_volume(context, &namespace, data).await?;
     }

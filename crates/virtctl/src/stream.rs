@@ -69,8 +69,19 @@ pub(crate) fn refused(fault: Fault, status: StatusCode, body: &[u8]) -> Fault {
     fault.answered(status.as_u16(), &message, &reason)
 }
 
-fn lost(error: &WsError) -> io::Error {
-    io::Error::new(io::ErrorKind::ConnectionAborted, chain(error))
+/// Which side of a stream went away without a word.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    /// The connection to the cluster: who carried it has ended, and opened again it may go on.
+    #[error("{0}")]
+    Far(String),
+    /// What is local.
+    #[error(transparent)]
+    Near(#[from] io::Error),
+}
+
+fn lost(error: &WsError) -> Broken {
+    Broken::Far(chain(error))
 }
 
 /// The bytes a frame carries; `None` for frames that are about the connection.
@@ -89,7 +100,7 @@ pub(crate) fn says_moved(farewell: &str) -> bool {
 
 /// Copies both ways until the far side closes, or has been silent for a while after the near side ended. Returns what the
 /// far side said as it closed.
-pub(crate) async fn splice<S, R, W>(socket: WebSocketStream<S>, mut reader: R, mut writer: W) -> io::Result<String>
+pub(crate) async fn splice<S, R, W>(socket: WebSocketStream<S>, mut reader: R, mut writer: W) -> Result<String, Broken>
 where
     S: AsyncRead + AsyncWrite + Unpin,
     R: AsyncRead + Unpin,

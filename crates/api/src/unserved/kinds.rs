@@ -14,14 +14,12 @@ pub struct Kind {
 }
 
 /// Each with what to do instead.
-pub const KINDS: &[Kind] = &[
-    Kind {
-        group: "plugin.kubevirt.io",
-        plural: "plugins",
-        kind: "Plugin",
-        remedy: "there are no plugins of components",
-    },
-];
+pub const KINDS: &[Kind] = &[Kind {
+    group: "plugin.kubevirt.io",
+    plural: "plugins",
+    kind: "Plugin",
+    remedy: "there are no plugins of components",
+}];
 
 impl Kind {
     /// What a user reads who makes one.

@@ -7,15 +7,12 @@
 //! cdi-uploadserver-client-signer -> cdi-uploadserver-client-cert   cdi-uploadproxy towards upload servers
 //! ```
 
-use std::time::Duration;
-
 use api::cdi::v1beta1::{CDICertSpan, CDISpec};
 use kit::certs::Leaf;
 use kit::duration;
-use kit::keyring::{Keyring, Lifetimes, Renewed, service_names};
+use kit::keyring::{Keyring, Lifetimes, Renewed, Span, service_names};
 use serde_json::{Value, json};
 
-const HOUR: u64 = 3600;
 /// Key of a bundle in its ConfigMap.
 pub const BUNDLE_KEY: &str = "ca-bundle.crt";
 /// Name in cdi-uploadproxy's certificate, by which upload servers know it.
@@ -31,19 +28,13 @@ const CONFIG: &str = "operator.cdi.kubevirt.io/certConfig";
 /// ConfigMap with the authorities of cdi-apiserver.
 pub const APISERVER_BUNDLE: &str = "cdi-apiserver-signer-bundle";
 
-/// As the CDI object says; authorities live two days, what they sign one, each renewed at half of its time.
+fn span(said: &CDICertSpan) -> Span<'_> {
+    Span { duration: said.duration.as_deref(), renew_before: said.renew_before.as_deref() }
+}
+
+/// As the CDI object says.
 fn lifetimes(ca: Option<&CDICertSpan>, leaf: Option<&CDICertSpan>) -> Lifetimes {
-    let of = |span: Option<&CDICertSpan>, hours: u64| {
-        let read = |text: Option<&String>| text.and_then(|text| duration::parse(text));
-        let duration = read(span.and_then(|span| span.duration.as_ref())).unwrap_or(Duration::from_secs(hours * HOUR));
-        (duration, read(span.and_then(|span| span.renew_before.as_ref())))
-    };
-    // What is to be renewed before it is made would be made anew without an end.
-    let renew = |life: Duration, wanted: Option<Duration>| wanted.filter(|wanted| *wanted < life).unwrap_or(life / 2);
-    let (ca, ca_renew) = of(ca, 48);
-    let (leaf, leaf_renew) = of(leaf, 24);
-    let leaf = leaf.min(ca);
-    Lifetimes { ca, ca_renew: renew(ca, ca_renew), leaf, leaf_renew: renew(leaf, leaf_renew) }
+    Lifetimes::asked(ca.map(span).unwrap_or_default(), leaf.map(span).unwrap_or_default())
 }
 
 /// What is to be there in `namespace`.
@@ -102,7 +93,7 @@ mod tests {
     fn check(config: Value, ring: usize, expect: [u64; 4]) {
         let spec: CDISpec = serde_json::from_value(json!({ "certConfig": config })).unwrap();
         let found = keyrings("cdi", &spec)[ring].lifetimes;
-        let hours = [found.ca, found.ca_renew, found.leaf, found.leaf_renew].map(|time| time.as_secs() / HOUR);
+        let hours = [found.ca, found.ca_renew, found.leaf, found.leaf_renew].map(|time| time.as_secs() / 3600);
         assert_eq!(hours, expect);
     }
 

@@ -224,7 +224,9 @@ async fn a_cluster_whose_kubelets_attach_no_networks_gets_what_does() {
     let dynamic = |held: &Value| {
         held["spec"]["template"]["spec"]["containers"][0]["args"].to_string().contains("--dynamic-networks")
     };
-    assert!(!dynamic(&held) && scene.cluster.get(DEFINITION).await.is_some());
+    assert!(!dynamic(&held));
+    // Nothing says which of the two is there first.
+    until("networks can be defined", async || scene.cluster.get(DEFINITION).await).await;
     scene.merge(json!({ "spec": { "multusDynamicNetworks": {} } })).await;
     until("networks follow the annotation", async || dynamic(&scene.cluster.get(&daemon).await?).then_some(())).await;
     scene.merge(json!({ "spec": { "multus": null, "multusDynamicNetworks": null, "linuxBridge": {} } })).await;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Parser;
 use hco::render::NAME;
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, DynamicObject, PropagationPolicy};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -53,6 +54,7 @@ async fn uninstall(client: &Client, storage: bool) -> anyhow::Result<()> {
         let kind = GroupVersionKind::gvk("hostpathprovisioner.kubevirt.io", "v1beta1", "HostPathProvisioner");
         let objects: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&kind));
         gone(&objects, hpp::operator::install::NAMESPACE).await?;
+        storage::delete_classes(client).await?;
     } else {
         terminal::say("2 of 3    the hostpath provisioner is left");
     }
@@ -67,8 +69,32 @@ async fn uninstall(client: &Client, storage: bool) -> anyhow::Result<()> {
         Arrangement::Apart.alone(client).await?;
     }
     deploy::delete_manifest(client, deploy::OPERATORS, |object| storage || !is_of_storage(object)).await?;
+    if storage {
+        emptied(client).await?;
+    }
     terminal::say("done      virtual machine support is gone");
     Ok(())
+}
+
+/// Waits until the namespace is gone, with all that is in it.
+async fn emptied(client: &Client) -> anyhow::Result<()> {
+    let (namespaces, begun) = (Api::<Namespace>::all(client.clone()), Instant::now());
+    loop {
+        let held = namespaces.get_opt(NAMESPACE).await.context("cannot ask for the namespace")?;
+        let Some(held) = held else { return Ok(()) };
+        if begun.elapsed() >= PATIENCE {
+            let conditions = held.status.and_then(|status| status.conditions).unwrap_or_default();
+            let why: Vec<_> =
+                conditions.into_iter().filter(|one| one.status == "True").filter_map(|one| one.message).collect();
+            let error = anyhow::anyhow!(
+                "namespace {NAMESPACE} was not gone after {} s: {}",
+                PATIENCE.as_secs(),
+                why.join("; ")
+            );
+            return Err(advise(error, format!("`kubectl get namespace {NAMESPACE} -o yaml` says what holds it")));
+        }
+        tokio::time::sleep(INTERVAL).await;
+    }
 }
 
 /// What the hostpath provisioner's operator is made of, and the namespace that it is in.

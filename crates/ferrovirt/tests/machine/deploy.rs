@@ -1,7 +1,7 @@
 //! A cluster that knows nothing of virtual machines gets the product by `kubectl` and `deploy/` alone, in the README's order,
 //! runs a machine with a disk, and is afterwards as it was.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -11,32 +11,34 @@ use serde_json::{Value, json};
 use super::backup::kubectl;
 use super::{MACHINE, need_machine, run_installed, traces};
 
-const PRODUCT: &str = "kubevirt-hyperconverged";
+pub(crate) const PRODUCT: &str = "kubevirt-hyperconverged";
 const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
 /// The operators, which are waited for, and then what they act on.
 const INSTALL: [&[&str]; 2] = [&["ferrovirt-operators.yaml"], &["hostpath-cr.yaml", "hco-cr.yaml"]];
 
 /// Each operator after what it acts on.
 const REMOVE: [&str; 3] = ["hco-cr.yaml", "hostpath-cr.yaml", "ferrovirt-operators.yaml"];
+/// They come and go by themselves.
+const PASSING: [&str; 4] = ["componentstatuses", "ipaddresses.", "certificatesigningrequests.", "events."];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A cluster of which nothing is known but its kubeconfig.
-struct Cluster<'a>(&'a Path);
+pub(crate) struct Cluster<'a>(pub(crate) &'a Path);
 
 impl Cluster<'_> {
     #[track_caller]
-    fn run(&self, words: &[&str]) -> String {
+    pub(crate) fn run(&self, words: &[&str]) -> String {
         kubectl(self.0, words).unwrap_or_else(|error| panic!("kubectl {words:?}: {error}"))
     }
 
     /// The names of the objects of a kind.
-    fn names(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.run(&["get", kind, "-A", "-o", "name"]).lines().map(str::to_owned).collect()
     }
 
     /// Waits until the last object of a kind is gone.
     #[track_caller]
-    fn loses(&self, kind: &str) {
+    pub(crate) fn loses(&self, kind: &str) {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
             if self.names(kind).is_empty() {
@@ -45,6 +47,27 @@ impl Cluster<'_> {
             std::thread::sleep(Duration::from_millis(200));
         }
         panic!("{:?} did not go", self.names(kind));
+    }
+
+    /// Whatever the product could leave behind: what is in no namespace, the namespaces, leases, and what is written on nodes.
+    pub(crate) fn objects(&self) -> BTreeSet<String> {
+        let kinds = self.run(&["api-resources", "--verbs=list", "--namespaced=false", "-o", "name"]);
+        let kinds: Vec<_> =
+            kinds.lines().filter(|kind| !PASSING.iter().any(|passing| kind.starts_with(passing))).collect();
+        let mut found: BTreeSet<String> =
+            [kinds.join(",").as_str(), "lease"].iter().flat_map(|kind| self.names(kind)).collect();
+        found.extend(marks(&self.node()).into_keys().map(|key| format!("node1: {key}")));
+        found
+    }
+
+    /// Of the product nothing is left; these were the objects before it came.
+    #[track_caller]
+    pub(crate) fn is_as_before(&self, before: &BTreeSet<String>) {
+        let now = self.objects();
+        let left: Vec<_> = now.difference(before).collect();
+        assert!(left.is_empty(), "left: {left:?}");
+        let lost: Vec<_> = before.difference(&now).collect();
+        assert!(lost.is_empty(), "taken away: {lost:?}");
     }
 
     fn node(&self) -> Value {
@@ -58,7 +81,8 @@ fn marks(node: &Value) -> BTreeMap<String, String> {
     all.map(|(key, value)| (key.clone(), value.to_string())).filter(|(key, _)| key.contains("kubevirt.io")).collect()
 }
 
-fn machine() -> Value {
+/// A machine with a disk.
+pub(crate) fn machine() -> Value {
     let kernel = json!({
         "kernelArgs": "console=ttyS0 quiet mitigations=off",
         "container": { "image": KERNEL_IMAGE, "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd" },
@@ -97,8 +121,7 @@ fn manifests_alone_install_the_product_and_take_it_away() {
     run_installed(state, &["images", "load"]);
     let kubeconfig = state.join("kubeconfig");
     let cluster = Cluster(&kubeconfig);
-    assert_eq!(marks(&cluster.node()), BTreeMap::new());
-    let definitions = cluster.names("crd");
+    let bare = cluster.objects();
 
     for files in INSTALL {
         for file in files {
@@ -129,16 +152,31 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         let file = format!("../../deploy/{file}");
         cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
     }
-    assert_eq!(marks(&cluster.node()), BTreeMap::new());
-    assert_eq!(cluster.names("crd"), definitions);
-    for kind in
-        ["clusterrole", "clusterrolebinding", "apiservice", "validatingwebhookconfiguration", "csr", "pv", "lease"]
-    {
-        let left: Vec<_> =
-            cluster.names(kind).into_iter().filter(|n| n.contains("kubevirt") || n.contains("virt-")).collect();
-        assert_eq!(left, Vec::<String>::new());
-    }
+    cluster.is_as_before(&bare);
 
     run_installed(state, &["down", "--purge"]);
     assert_eq!(traces(), before);
+}
+
+#[test]
+fn what_up_installs_uninstall_takes_away() {
+    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+    need_machine();
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path();
+    run_installed(state, &["images", "build"]);
+    run_installed(state, &["up", "--cluster-only"]);
+    let kubeconfig = state.join("kubeconfig");
+    let cluster = Cluster(&kubeconfig);
+    let bare = cluster.objects();
+    run_installed(state, &["up"]);
+    run_installed(state, &["demo"]);
+    let uninstall = ["uninstall", "--kubeconfig", kubeconfig.to_str().unwrap()];
+    let refused = super::output_installed(state, &uninstall);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("nothing was taken away"), "{said}");
+    cluster.run(&["delete", "vm", "--all", "--all-namespaces", "--timeout", "120s"]);
+    run_installed(state, &uninstall);
+    cluster.is_as_before(&bare);
+    run_installed(state, &["down", "--purge"]);
 }

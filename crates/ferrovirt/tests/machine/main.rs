@@ -5,6 +5,7 @@
 
 mod backup;
 mod deploy;
+mod helm;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -84,6 +85,14 @@ fn processes_of(program: &Path) -> Vec<u32> {
         .collect()
 }
 
+/// Who has the file open.
+fn holders(file: &Path) -> Vec<String> {
+    let descriptors = |process: std::fs::DirEntry| std::fs::read_dir(process.path().join("fd")).into_iter().flatten();
+    let all = std::fs::read_dir("/proc").unwrap().flatten().flat_map(descriptors).flatten();
+    let open = all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|target| target == file));
+    open.map(|fd| fd.path().display().to_string()).collect()
+}
+
 fn need_machine() {
     assert!(sys::process::is_root(), "this test makes interfaces, namespaces and mounts: run it as root");
     let bridge = Path::new("/sys/class/net/fv0");
@@ -98,8 +107,15 @@ fn a_cluster_comes_and_goes_without_a_trace() {
     let state = dir.path();
     let before = traces();
 
-    let text = succeeds(state, &["up", "--cluster-only"]);
+    // Started by a script that holds a lock, as scripts do: what stays does not hold it.
+    let lock = dir.path().with_extension("lock");
+    let script = format!("exec 9>{} && exec {} up --cluster-only", lock.display(), env!("CARGO_BIN_EXE_ferrovirt"));
+    let up = Command::new("sh").args(["-c", &script]).env("FERROVIRT_STATE", state).output().unwrap();
+    assert!(up.status.success(), "{up:?}");
+    let text = String::from_utf8_lossy(&up.stdout).into_owned();
     assert!(text.contains("node node1 is Ready"), "{text}");
+    assert_eq!(holders(&lock), Vec::<String>::new());
+    std::fs::remove_file(&lock).unwrap();
     let again = succeeds(state, &["up", "--cluster-only"]);
     assert!(again.contains("already up"), "{again}");
     let status = succeeds(state, &["status"]);
@@ -214,8 +230,12 @@ fn installed() -> PathBuf {
     program
 }
 
+fn output_installed(state: &Path, words: &[&str]) -> Output {
+    Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap()
+}
+
 fn run_installed(state: &Path, words: &[&str]) -> String {
-    let output = Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap();
+    let output = output_installed(state, words);
     assert!(output.status.success(), "{words:?}: {output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -13,11 +13,11 @@ use std::time::Duration;
 use api::hco::{CertConfig, CertSpan, HyperConverged};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::certs::Leaf;
-use kit::keyring::{Keyring, Lifetimes, service_names};
+use kit::keyring::{Keyring, Lifetimes, Span, service_names};
 use kit::operator::{self, Phases};
 use kit::queue::Next;
 use kit::workload::Placement;
-use kit::{Chain, apply, clock, duration};
+use kit::{Chain, apply, clock};
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::{Value, json};
@@ -40,7 +40,6 @@ pub(super) const BUNDLE_KEY: &str = "ca-bundle.crt";
 /// The Secret with the certificate of the network resources injector.
 const INJECTOR_CERTIFICATE: &str = "virt-network-resources-injector-cert";
 const AUTHORITY: &str = "hyperconverged-cluster-webhook-signer";
-const HOUR: u64 = 3600;
 /// How soon a router has chosen a host.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -220,30 +219,18 @@ fn keyring(namespace: &str, config: &CertConfig) -> Keyring {
     }
 }
 
-/// As the object says; authorities live two days, what they sign one, each renewed at half of its time.
+/// As the object says.
 fn lifetimes(config: &CertConfig) -> Lifetimes {
-    let of = |span: &CertSpan, hours: u64| {
-        let read = |text: &Option<String>| text.as_ref().and_then(|text| duration::parse(text));
-        let life = read(&span.duration).filter(|life| !life.is_zero()).unwrap_or(Duration::from_secs(hours * HOUR));
-        // What is to be renewed before it is made would be made anew without an end.
-        (life, read(&span.renew_before).filter(|renew| *renew < life).unwrap_or(life / 2))
-    };
-    let (ca, ca_renew) = of(&config.ca, 48);
-    let (leaf, leaf_renew) = of(&config.server, 24);
-    let leaf = leaf.min(ca);
-    Lifetimes { ca, ca_renew, leaf, leaf_renew: Some(leaf_renew).filter(|renew| *renew < leaf).unwrap_or(leaf / 2) }
+    Lifetimes::asked(span(&config.ca), span(&config.server))
+}
+
+fn span(said: &CertSpan) -> Span<'_> {
+    Span { duration: said.duration.as_deref(), renew_before: said.renew_before.as_deref() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(config: Value, expect: [u64; 4]) {
-        let found = lifetimes(&serde_json::from_value(config).unwrap());
-        let minutes = [found.ca, found.ca_renew, found.leaf, found.leaf_renew].map(|time| time.as_secs() / 60);
-        assert_eq!(minutes, expect);
-    }
 
     #[test]
     fn ten_rotations_interrupt_nobody() {
@@ -253,14 +240,5 @@ mod tests {
             let ring = keyring("ns", &serde_json::from_value(config).unwrap());
             assert_eq!(kit::keyring::rehearse(&ring, 10), Ok(()));
         }
-    }
-
-    #[test]
-    fn lifetimes_follow_the_object() {
-        check(json!({}), [2880, 1440, 1440, 720]);
-        let span = |duration: &str, renew: &str| json!({ "duration": duration, "renewBefore": renew });
-        check(json!({ "ca": span("1h0m0s", "30m0s"), "server": span("20m", "5m") }), [60, 30, 20, 5]);
-        check(json!({ "ca": span("1h", "30m"), "server": span("2h", "1h") }), [60, 30, 60, 30]);
-        check(json!({ "ca": span("1h", "50m"), "server": span("20m", "15m") }), [60, 50, 20, 15]);
     }
 }

@@ -1,10 +1,14 @@
 //! The SSP object.
 
-use api::hco::HyperConverged;
+use api::hco::{CERTIFICATES_OF_SSP, HyperConverged};
 use serde_json::{Value, json};
 
 use super::{Input, images, placement};
 use crate::tree::{put, put_some};
+
+pub(super) fn annotations(hco: &HyperConverged) -> Value {
+    json!({ (CERTIFICATES_OF_SSP): json!(hco.spec.security.cert_config).to_string() })
+}
 
 pub(super) fn spec(hco: &HyperConverged, input: &Input) -> Value {
     let (sources, deployment) = (&hco.spec.workload_sources, &hco.spec.deployment);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::cdi::v1beta1::{DataImportCron, DataSource};
+use api::hco::CERTIFICATES_OF_SSP;
 use api::kubevirt::constants::device;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kit::operator::{self, Phases};
@@ -144,7 +145,12 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, seen: &Seen)
     let namespace = &context.release.namespace;
     let mut input = input(context, ssp, configuration);
     let labels = manifests::labels(manifests::validator::OPERAND, manifests::TEMPLATING, &input.labels);
-    let ring = certificates::keyring(namespace, input.tokens);
+    let (lifetimes, complaint) =
+        match certificates::lifetimes(ssp.annotations().get(CERTIFICATES_OF_SSP).map(String::as_str)) {
+            Ok(asked) => (asked, None),
+            Err(why) => (certificates::USUAL, Some(why)),
+        };
+    let ring = certificates::keyring(namespace, input.tokens, lifetimes);
     let held = ring.read(&context.client, namespace).await;
     let held = held.map_err(Error::api("read", "certificates", &ring.authority))?;
     let renewed = ring.plan(&held, clock::now()).map_err(Error::Certificates)?;
@@ -195,6 +201,7 @@ async fn install(context: &Context, ssp: &SSP, configuration: &str, seen: &Seen)
     }
     context.prune(superfluous).await?;
     let mut remarks = check::remarks(&ssp.spec);
+    remarks.extend(complaint);
     if serves(CDI.0, &CDI.1).await? {
         boot_sources(context, ssp, &architectures).await?;
     } else {

@@ -52,7 +52,7 @@ pub(super) async fn sync(context: &Context, ssp: &SSP) -> Result<Next, Error> {
     let mut all: Vec<String> = sources.map(|source| address("datasources", IMAGES, &source.name_any())).collect();
     all.extend(templates::addresses(&context.client).await?);
     all.extend(manifests::every(namespace).iter().map(apply::address));
-    let ring = certificates::keyring(namespace, true);
+    let ring = certificates::keyring(namespace, true, certificates::USUAL);
     let mut own = vec![("configmaps", ring.bundle), ("secrets", ring.authority)];
     own.extend(ring.leaves.into_iter().map(|(name, _)| ("secrets", name)));
     all.extend(own.into_iter().map(|(kind, name)| format!("/api/v1/namespaces/{namespace}/{kind}/{name}")));

@@ -132,3 +132,39 @@ async fn only_the_virt_handler_of_the_guests_node_is_asked() {
     let (code, _) = setup.call("PUT", path, "admin", ADMIN).await;
     assert_eq!(code, 200);
 }
+
+#[tokio::test]
+async fn who_asks_while_virt_handler_is_replaced_waits_for_the_next_one() {
+    let setup = setup().await;
+    running(&setup).await;
+    let pods: Api<Pod> = Api::namespaced(setup.client.clone(), "kubevirt");
+    let starts = async |name: &str, address: &str, ready: &str| {
+        let pod = json!({
+            "metadata": { "name": name, "labels": { "kubevirt.io": "virt-handler" } },
+            "spec": { "nodeName": "node1", "containers": [{ "name": "virt-handler", "image": "i" }] },
+        });
+        let _ = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await;
+        let status = json!({ "status": { "phase": "Running", "podIP": address,
+            "conditions": [{ "type": "Ready", "status": ready }] } });
+        pods.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    };
+    let address = "127.86.0.3";
+    let _own = handler(&setup, "node1", address).await;
+    let asked = setup.call("PUT", "/namespaces/default/virtualmachineinstances/vm/pause", "admin", ADMIN);
+    let replaced = async {
+        starts("virt-handler-b", address, "False").await;
+        starts("virt-handler-b", address, "True").await;
+    };
+    let ((code, body), ()) = tokio::join!(asked, replaced);
+    assert_eq!(code, 200, "{body}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_without_virt_handler_is_named_after_a_while() {
+    let setup = setup().await;
+    running(&setup).await;
+    let path = "/namespaces/default/virtualmachineinstances/vm/pause";
+    let (code, body) = setup.call("PUT", path, "admin", ADMIN).await;
+    let message = body["message"].as_str().unwrap_or_default();
+    assert!(code == 502 && message.contains("virt-handler does not run on node node1"), "{code} {message}");
+}

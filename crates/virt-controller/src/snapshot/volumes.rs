@@ -22,6 +22,7 @@ use super::content;
 use crate::context::Context;
 use crate::error::Error;
 use crate::facts::persistent_state;
+use crate::revisions;
 
 /// On a volume snapshot: the machine it was made of.
 const SOURCE_NAME: &str = "snapshot.kubevirt.io/source-vm-name";
@@ -85,6 +86,9 @@ pub(super) async fn content(
     let mut kept = copy(vm);
     if let Some(started) = started_with(context, vm).await? {
         kept.spec = Some(Box::new(running(started, vm)));
+    }
+    if let Some(spec) = kept.spec.as_deref_mut() {
+        revisions::keep(context, snapshot, vm, spec).await?;
     }
     Ok(VirtualMachineSnapshotContent {
         metadata: ObjectMeta {

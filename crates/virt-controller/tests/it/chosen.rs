@@ -1,14 +1,16 @@
 //! Machines that name an instance type and a preference.
 
 use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
+use api::snapshot::v1beta1::{VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSnapshotContent};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kit::apply::{self, Applied};
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, start, wait};
+use crate::snapshot::{api, in_phase, snapshot};
 
 async fn scene() -> Cluster {
     let cluster = start().await;
@@ -216,4 +218,67 @@ async fn machines_are_written_out_where_no_references_are_wanted() {
     policy("expand").await;
     cluster.vms.create(&PostParams::default(), &second).await.unwrap();
     wait(&cluster.vms, "second", "written out", whole).await;
+}
+
+/// Snapshots the machine; what the snapshot keeps of it.
+async fn kept(cluster: &Cluster) -> VirtualMachineSnapshotContent {
+    snapshot(cluster, json!({})).await;
+    let done = wait(&api::<VirtualMachineSnapshot>(cluster), "snap", "done", in_phase("Succeeded")).await.unwrap();
+    let name = done.status.unwrap().virtual_machine_snapshot_content_name.unwrap();
+    api::<VirtualMachineSnapshotContent>(cluster).get(&name).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_restored_machine_goes_on_with_what_its_snapshot_has_kept_whatever_becomes_of_the_source() {
+    let cluster = scene().await;
+    make(&cluster, &[object("VirtualMachineInstancetype", "small", small())]).await;
+    let chosen = json!({ "name": "small", "kind": "VirtualMachineInstancetype" });
+    let vm = machine(json!({ "runStrategy": "Halted", "instancetype": chosen }));
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let told = |vm: Option<&VirtualMachine>| vm.and_then(revision).is_some();
+    let vm = wait(&cluster.vms, "vm", "told", told).await.unwrap();
+    kept(&cluster).await;
+
+    let large = json!({ "cpu": { "guest": 8 }, "memory": { "guest": "8Gi" } });
+    make(&cluster, &[object("VirtualMachineInstancetype", "small", large)]).await;
+    cluster.vms.delete("vm", &DeleteParams::default()).await.unwrap();
+    wait(&cluster.vms, "vm", "gone", |vm: Option<&VirtualMachine>| vm.is_none()).await;
+    let _ = revisions(&cluster).delete(&revision(&vm).unwrap(), &DeleteParams::default()).await;
+
+    let restore = json!({ "metadata": { "name": "anew" }, "spec": {
+        "target": { "apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": "other" },
+        "virtualMachineSnapshotName": "snap",
+    } });
+    let restores = api::<VirtualMachineRestore>(&cluster);
+    restores.create(&PostParams::default(), &serde_json::from_value(restore).unwrap()).await.unwrap();
+    let complete = |found: Option<&VirtualMachineRestore>| {
+        found.is_some_and(|found| found.status.as_ref().is_some_and(|status| status.complete == Some(true)))
+    };
+    wait(&restores, "anew", "complete", complete).await;
+    // It needs the snapshot no more.
+    api::<VirtualMachineSnapshot>(&cluster).delete("snap", &DeleteParams::default()).await.unwrap();
+    let name = cluster.vms.get("other").await.unwrap().spec.instancetype.unwrap().revision_name.unwrap();
+    let held = revisions(&cluster).get(&name).await.unwrap();
+    let owner = &held.owner_references()[0];
+    assert_eq!((owner.kind.as_str(), owner.name.as_str()), ("VirtualMachine", "other"));
+    let always = Patch::Merge(json!({ "spec": { "runStrategy": "Always" } }));
+    cluster.vms.patch("other", &PatchParams::default(), &always).await.unwrap();
+    let vmi = wait(&cluster.vmis, "other", "made", made()).await.unwrap();
+    assert_eq!(vmi.spec.domain.cpu.and_then(|cpu| cpu.sockets), Some(2));
+}
+
+/// Whoever may snapshot machines is not given copies of what else there is in revisions.
+#[tokio::test]
+async fn a_snapshot_copies_no_revision_of_anything_else() {
+    let cluster = scene().await;
+    let other = json!({ "metadata": { "name": "of-a-set" }, "revision": 1, "data": { "kind": "StatefulSet", "metadata": { "name": "set" } } });
+    revisions(&cluster).create(&PostParams::default(), &serde_json::from_value(other).unwrap()).await.unwrap();
+    let chosen = json!({ "name": "small", "revisionName": "of-a-set" });
+    let vm = machine(json!({ "runStrategy": "Halted", "instancetype": chosen }));
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let content = kept(&cluster).await;
+    let named = content.spec.source.virtual_machine.unwrap().spec.unwrap().instancetype.unwrap().revision_name;
+    assert_eq!(named.as_deref(), Some("of-a-set"));
+    let all = revisions(&cluster).list(&ListParams::default()).await.unwrap();
+    assert!(all.items.iter().all(|one| !one.name_any().starts_with("vmsnapshot-")));
 }

@@ -243,7 +243,7 @@ fn controller_cluster() -> Value {
         rule("storage.k8s.io", &["csidrivers"], &["get"]),
         rule("storage.k8s.io", &["volumeattachments"], &["list"]),
         rule("coordination.k8s.io", &["leases"], READ),
-        rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "delete"]),
+        rule("apps", &["controllerrevisions"], &["get", "list", "watch", "create", "patch", "delete"]),
         // What machines name.
         chosen(),
     ])

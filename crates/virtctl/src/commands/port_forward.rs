@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use crate::connect::{Cluster, Globals};
 use crate::fault::{Fault, Outcome};
-use crate::stream;
+use crate::stream::{self, Broken};
 use crate::target::Target;
 
 /// Largest datagram.
@@ -153,10 +153,9 @@ fn announce(local: SocketAddr, forward: Forward) {
 async fn through_stdio(remote: &Remote, forward: Forward) -> Outcome {
     let socket = remote.open(forward).await?;
     match stream::splice(socket, tokio::io::stdin(), tokio::io::stdout()).await {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Fault::new("the connection broke").because(error))
-        }
-        _ => Ok(ExitCode::SUCCESS),
+        Err(Broken::Near(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        Err(broken) => Err(Fault::new("the connection broke").because(broken)),
+        Ok(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

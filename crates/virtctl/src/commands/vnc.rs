@@ -14,13 +14,14 @@ use tokio::time::{Instant, sleep, timeout};
 use super::request;
 use crate::connect::{Cluster, Globals};
 use crate::fault::{Fault, Outcome, chain};
+use crate::stream::Broken;
 use crate::target::Kind;
 use crate::terminal::Ending;
 use crate::{output, stream};
 
 /// How long a viewer that was started may take to connect.
 const CONNECT: Duration = Duration::from_secs(60);
-/// Between two tries to open the screen of a machine that has moved.
+/// Between two tries to open a screen again.
 const AGAIN: Duration = Duration::from_millis(300);
 
 /// Open the screen of a virtual machine instance.
@@ -162,16 +163,19 @@ async fn show(cluster: &Cluster, args: Args) -> Outcome {
             };
             let (mut stream, _) = accepted.map_err(cannot)?;
             let (reader, writer) = stream.split();
-            let ended = stream::splice(socket, reader, writer).await;
-            ended.map_err(|error| Fault::new("the connection broke").because(error))
+            match stream::splice(socket, reader, writer).await {
+                Ok(farewell) => Ok(stream::says_moved(&farewell)),
+                Err(Broken::Far(_)) => Ok(true),
+                Err(broken) => Err(Fault::new("the connection broke").because(broken)),
+            }
         };
         let viewing = view(viewer.as_ref().filter(|_| !args.proxy_only), address);
-        let farewell = tokio::select! {
+        let goes_on = tokio::select! {
             served = serving => served?,
             viewed = viewing => return viewed.map(|()| ExitCode::SUCCESS),
             code = ending.code() => return Ok(ExitCode::from(code)),
         };
-        if !stream::says_moved(&farewell) {
+        if !goes_on {
             return Ok(ExitCode::SUCCESS);
         }
         // What the viewer has decoded so far is of no use for the screen of another QEMU: it, or another, connects anew.
@@ -182,12 +186,15 @@ async fn show(cluster: &Cluster, args: Args) -> Outcome {
     }
 }
 
-/// Opens the screen on the node that the machine has moved to, which takes a moment to be known.
+/// Opens the screen on the node that the machine has moved to, or by who takes the place of what carried it: either takes a moment.
 async fn reopen(cluster: &Cluster, path: &str, what: &str) -> Result<stream::Socket, Fault> {
     let deadline = Instant::now() + CONNECT;
     loop {
         match stream::open(&cluster.client, path, what).await {
-            Err(fault) if matches!(fault.status, Some(404 | 409 | 500 | 502 | 503)) && Instant::now() < deadline => {
+            Err(fault)
+                if fault.status.is_none_or(|code| matches!(code, 404 | 409 | 500 | 502 | 503))
+                    && Instant::now() < deadline =>
+            {
                 sleep(AGAIN).await;
             }
             opened => return opened,

@@ -10,3 +10,4 @@ mod export;
 mod forward;
 mod migrate;
 mod server;
+mod vnc;
