@@ -23,6 +23,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         let mut crd = serde_saphyr::from_str(&text).with_context(|| format!("parsing {}", path.display()))?;
         let name = verify(&crd).with_context(|| format!("checking {}", path.display()))?;
         descriptions.describe(&mut crd);
+        serve_as_stable(&mut crd);
         let file = format!("{name}.yaml");
         let content = format!("{HEADER}{}", serde_saphyr::to_string(&crd).context("writing YAML")?);
         let target = output.join(&file);
@@ -47,6 +48,21 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         std::fs::remove_file(&path).with_context(|| format!("removing {}", path.display()))?;
     }
     Ok(())
+}
+
+/// The group whose stored version is served under this name as well, as it is: none of its fields is to change.
+const STABLE: (&str, &str) = ("instancetype.kubevirt.io", "v1");
+
+fn serve_as_stable(crd: &mut Value) {
+    if crd["spec"]["group"] != STABLE.0 {
+        return;
+    }
+    if let Some(versions) = crd["spec"]["versions"].as_array_mut()
+        && let Some(mut stable) = versions.iter().find(|version| version["storage"] == true).cloned()
+    {
+        (stable["name"], stable["storage"]) = (STABLE.1.into(), false.into());
+        versions.push(stable);
+    }
 }
 
 /// The definition's name, when its names agree with each other and exactly one version is stored.

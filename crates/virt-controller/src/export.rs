@@ -51,6 +51,7 @@ use crate::facts::copies::{backup_index, export_indexes, snapshot_index, source_
 use crate::facts::index::claim_index;
 use crate::setup::Setup;
 use crate::stores::Changes;
+use crate::vm::chosen;
 use crate::{limits, patch, write};
 
 /// Between two looks at a source that is not free yet: nobody tells when the last pod lets go of a claim.
@@ -264,7 +265,15 @@ async fn manifests(
     source: &Source,
     hosts: &links::Hosts,
 ) -> Result<(), Error> {
-    let Some(data) = manifest::data(export, source, hosts) else { return Ok(()) };
+    let mut source = source.clone();
+    if let Some(machine) = &mut source.machine {
+        // Elsewhere there may be no such instance type, or another.
+        match chosen::alone(context, &export.namespace().unwrap_or_default(), machine).await {
+            Ok(whole) => *machine = whole,
+            Err(failure) => context.recorder.warning(&reference(export), failure.reason, failure.message),
+        }
+    }
+    let Some(data) = manifest::data(export, &source, hosts) else { return Ok(()) };
     let (namespace, name) = (export.namespace().unwrap_or_default(), names::manifests(&export.name_any()));
     let map = ConfigMap { metadata: owned(export, &name), data: Some(data), ..Default::default() };
     let api: Api<ConfigMap> = Api::namespaced(context.client.clone(), &namespace);

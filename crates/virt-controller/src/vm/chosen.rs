@@ -167,6 +167,16 @@ pub(crate) async fn written_out(
     Ok(whole)
 }
 
+/// `vm`, of this namespace, with the values of what it names in their place: what it is where those objects are not.
+pub(crate) async fn alone(context: &Context, namespace: &str, vm: &VirtualMachine) -> Result<VirtualMachine, Failure> {
+    if vm.spec.instancetype.is_none() && vm.spec.preference.is_none() {
+        return Ok(vm.clone());
+    }
+    let found = find::all(&context.client, namespace, vm).await;
+    let chosen = found.map_err(|(family, error)| failure(family, &error))?;
+    expanded(vm, &chosen, &context.settings())
+}
+
 fn expanded(vm: &VirtualMachine, chosen: &Chosen, settings: &Settings) -> Result<VirtualMachine, Failure> {
     let unreadable =
         |error: serde_json::Error| Failure { reason: "FailedCreate", message: error.to_string(), told_by_nobody: true };
@@ -217,9 +227,7 @@ pub(crate) async fn dissolve(context: &Context, vm: &VirtualMachine) -> Result<b
         return Ok(false);
     }
     let (namespace, name) = (vm.namespace().unwrap_or_default(), vm.name_any());
-    let found = find::all(&context.client, &namespace, vm).await;
-    let chosen = found.map_err(|(family, error)| Ok(failure(family, &error)))?;
-    let whole = expanded(vm, &chosen, &settings).map_err(Ok)?;
+    let whole = alone(context, &namespace, vm).await.map_err(Ok)?;
     let machines: Api<VirtualMachine> = Api::namespaced(context.client.clone(), &namespace);
     machines
         .replace(&name, &PostParams::default(), &whole)

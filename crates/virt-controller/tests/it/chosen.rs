@@ -14,6 +14,12 @@ use crate::snapshot::{api, in_phase, snapshot};
 
 async fn scene() -> Cluster {
     let cluster = start().await;
+    kinds(&cluster).await;
+    cluster
+}
+
+/// The kinds of what machines choose.
+pub(crate) async fn kinds(cluster: &Cluster) {
     let crds: Api<CustomResourceDefinition> = Api::all(cluster.client.clone());
     for name in
         ["virtualmachineinstancetypes", "virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"]
@@ -22,10 +28,9 @@ async fn scene() -> Cluster {
         let crd = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         crds.create(&PostParams::default(), &crd).await.unwrap();
     }
-    cluster
 }
 
-fn object(kind: &str, name: &str, spec: Value) -> Value {
+pub(crate) fn object(kind: &str, name: &str, spec: Value) -> Value {
     let mut metadata = json!({ "name": name });
     if !kind.contains("Cluster") {
         metadata["namespace"] = json!("default");
@@ -33,7 +38,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({ "apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec })
 }
 
-async fn make(cluster: &Cluster, objects: &[Value]) {
+pub(crate) async fn make(cluster: &Cluster, objects: &[Value]) {
     apply::all(&cluster.client, &Applied::by("test"), objects).await.unwrap();
 }
 
@@ -281,4 +286,16 @@ async fn a_snapshot_copies_no_revision_of_anything_else() {
     assert_eq!(named.as_deref(), Some("of-a-set"));
     let all = revisions(&cluster).list(&ListParams::default()).await.unwrap();
     assert!(all.items.iter().all(|one| !one.name_any().starts_with("vmsnapshot-")));
+}
+
+#[tokio::test]
+async fn an_instance_type_that_was_written_as_v1_is_the_same_as_any_other() {
+    let cluster = scene().await;
+    let mut stable = object("VirtualMachineInstancetype", "small", small());
+    stable["apiVersion"] = json!("instancetype.kubevirt.io/v1");
+    make(&cluster, &[stable]).await;
+    let vm = machine(json!({ "instancetype": { "name": "small", "kind": "VirtualMachineInstancetype" } }));
+    cluster.vms.create(&PostParams::default(), &vm).await.unwrap();
+    let vmi = wait(&cluster.vmis, "vm", "made", made()).await.unwrap();
+    assert_eq!(vmi.spec.domain.cpu.and_then(|cpu| cpu.sockets), Some(2));
 }

@@ -10,6 +10,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
+use crate::chosen;
 use crate::cluster::{Cluster, machine, start, wait};
 use crate::storage::{claim, on};
 
@@ -191,6 +192,27 @@ async fn a_machine_is_exported_once_it_stands_with_its_manifests() {
         pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none())
     })
     .await;
+}
+
+#[tokio::test]
+async fn an_exported_machine_has_the_values_of_what_it_chose_in_its_manifest() {
+    let cluster = cluster().await;
+    chosen::kinds(&cluster).await;
+    let small = json!({ "cpu": { "guest": 2 }, "memory": { "guest": "256Mi" } });
+    chosen::make(&cluster, &[chosen::object("VirtualMachineInstancetype", "small", small)]).await;
+    claim(&cluster, "data", "pv", "Block").await;
+    let mut vm = serde_json::to_value(on(json!({ "persistentVolumeClaim": { "claimName": "data" } }))).unwrap();
+    vm["spec"]["runStrategy"] = json!("Halted");
+    vm["spec"]["instancetype"] = json!({ "name": "small", "kind": "VirtualMachineInstancetype" });
+    vm["spec"]["template"]["spec"]["domain"].as_object_mut().unwrap().remove("memory");
+    cluster.vms.create(&PostParams::default(), &serde_json::from_value(vm).unwrap()).await.unwrap();
+    export(&cluster, "VirtualMachine", "vm", json!({})).await;
+    let maps = api::<ConfigMap>(&cluster);
+    let map = wait(&maps, "exporter-vm-manifest-e", "made", exists::<ConfigMap>).await.unwrap();
+    let exported: Value = serde_json::from_str(&map.data.unwrap()["virtualmachine-manifest"]).unwrap();
+    assert_eq!(exported["spec"]["instancetype"], Value::Null);
+    let domain = &exported["spec"]["template"]["spec"]["domain"];
+    assert_eq!((&domain["cpu"]["sockets"], &domain["memory"]["guest"]), (&json!(2), &json!("256Mi")));
 }
 
 /// An export of a claim, served.
