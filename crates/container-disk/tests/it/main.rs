@@ -98,16 +98,24 @@ fn a_disk_is_served_to_the_importer_of_its_pod() {
     std::fs::create_dir_all(directory.join("disk")).unwrap();
     std::fs::write(directory.join("disk/vm.qcow2"), b"0123456789").unwrap();
     let (ready, done) = (directory.join("ready"), directory.join("done"));
-    // A port that was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_container-disk"));
-    command.arg("-p").arg(port.to_string()).arg("-image-dir").arg(directory.join("disk"));
-    command.arg("-ready-file").arg(&ready).arg("-done-file").arg(&done).env("X_KUBEVIRT_IO_Y", "z");
-    let lender = Lender { child: command.spawn().unwrap(), directory };
+    let images = directory.join("disk");
+    let serve = || {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_container-disk"));
+        command.arg("-p").arg(port.to_string()).arg("-image-dir").arg(&images);
+        command.arg("-ready-file").arg(&ready).arg("-done-file").arg(&done).env("X_KUBEVIRT_IO_Y", "z");
+        (port, command.spawn().unwrap())
+    };
+    let (mut port, child) = serve();
+    let lender = Lender { child, directory };
     let mut lender = std::mem::ManuallyDrop::new(lender);
     let start = Instant::now();
     while std::fs::read_to_string(&ready).unwrap_or_default() != "vm.qcow2" {
         assert!(start.elapsed() < Duration::from_secs(10), "never ready");
+        // Somebody else may have taken the port, which was free a moment ago.
+        if lender.child.try_wait().unwrap().is_some() {
+            (port, lender.child) = serve();
+        }
         std::thread::yield_now();
     }
     let ask = |request: &str| {
