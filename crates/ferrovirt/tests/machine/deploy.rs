@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::backup::kubectl;
-use super::{MACHINE, need_machine, run_installed, traces};
+use super::{Bare, run_installed};
 
 pub(crate) const PRODUCT: &str = "kubevirt-hyperconverged";
 const KERNEL_IMAGE: &str = "ferrovirt.local/guest-kernel:v0.1.0";
@@ -111,17 +110,11 @@ pub(crate) fn machine() -> Value {
 
 #[test]
 fn manifests_alone_install_the_product_and_take_it_away() {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    need_machine();
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path();
-    run_installed(state, &["images", "build"]);
-    let before = traces();
-    run_installed(state, &["up", "--cluster-only"]);
-    run_installed(state, &["images", "load"]);
-    let kubeconfig = state.join("kubeconfig");
+    let bare = Bare::up();
+    run_installed(bare.state(), &["images", "load"]);
+    let kubeconfig = bare.kubeconfig();
     let cluster = Cluster(&kubeconfig);
-    let bare = cluster.objects();
+    let objects = cluster.objects();
 
     for files in INSTALL {
         for file in files {
@@ -133,7 +126,7 @@ fn manifests_alone_install_the_product_and_take_it_away() {
     for object in ["hostpathprovisioner/hostpath-provisioner", "hyperconverged/kubevirt-hyperconverged"] {
         cluster.run(&["-n", PRODUCT, "wait", object, "--for", "condition=Available", "--timeout", "300s"]);
     }
-    let manifest = dir.path().join("vm.json");
+    let manifest = bare.state().join("vm.json");
     std::fs::write(&manifest, machine().to_string()).unwrap();
     cluster.run(&["apply", "-f", manifest.to_str().unwrap()]);
     cluster.run(&["wait", "vm/first", "--for", "condition=Ready", "--timeout", "300s"]);
@@ -152,23 +145,16 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         let file = format!("../../deploy/{file}");
         cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
     }
-    cluster.is_as_before(&bare);
-
-    run_installed(state, &["down", "--purge"]);
-    assert_eq!(traces(), before);
+    cluster.is_as_before(&objects);
+    bare.down();
 }
 
 #[test]
 fn what_up_installs_uninstall_takes_away() {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    need_machine();
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path();
-    run_installed(state, &["images", "build"]);
-    run_installed(state, &["up", "--cluster-only"]);
-    let kubeconfig = state.join("kubeconfig");
+    let bare = Bare::up();
+    let (state, kubeconfig) = (bare.state(), bare.kubeconfig());
     let cluster = Cluster(&kubeconfig);
-    let bare = cluster.objects();
+    let objects = cluster.objects();
     run_installed(state, &["up"]);
     run_installed(state, &["demo"]);
     let uninstall = ["uninstall", "--kubeconfig", kubeconfig.to_str().unwrap()];
@@ -177,6 +163,6 @@ fn what_up_installs_uninstall_takes_away() {
     assert!(!refused.status.success() && said.contains("nothing was taken away"), "{said}");
     cluster.run(&["delete", "vm", "--all", "--all-namespaces", "--timeout", "120s"]);
     run_installed(state, &uninstall);
-    cluster.is_as_before(&bare);
-    run_installed(state, &["down", "--purge"]);
+    cluster.is_as_before(&objects);
+    bare.down();
 }

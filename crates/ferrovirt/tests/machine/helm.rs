@@ -4,12 +4,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::PoisonError;
 
 use serde_json::{Value, json};
 
 use super::deploy::{Cluster, PRODUCT, machine};
-use super::{MACHINE, need_machine, run_installed, traces};
+use super::{Bare, run_installed};
 
 /// The release of the package, of Helm 4.3.
 const PACKAGE: &str = "helm-sdkpy==0.1.32";
@@ -61,17 +60,11 @@ fn run(program: &str, words: &[&str]) {
 
 #[test]
 fn helm_installs_changes_and_takes_away_the_product() {
-    let _machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
-    need_machine();
-    let dir = tempfile::tempdir().unwrap();
-    let state = dir.path();
-    run_installed(state, &["images", "build"]);
-    let before = traces();
-    run_installed(state, &["up", "--cluster-only"]);
-    run_installed(state, &["images", "load"]);
-    let kubeconfig = state.join("kubeconfig");
+    let bare = Bare::up();
+    run_installed(bare.state(), &["images", "load"]);
+    let kubeconfig = bare.kubeconfig();
     let (cluster, helm) = (Cluster(&kubeconfig), Helm::of(&kubeconfig));
-    let bare = cluster.objects();
+    let objects = cluster.objects();
 
     helm.run(&["lint", CHART]);
     let values = |more: Value| {
@@ -88,7 +81,7 @@ fn helm_installs_changes_and_takes_away_the_product() {
         cluster.run(&[&["-n", PRODUCT, "wait", object], &available[..]].concat());
     }
 
-    let manifest = dir.path().join("vm.json");
+    let manifest = bare.state().join("vm.json");
     std::fs::write(&manifest, machine().to_string()).unwrap();
     cluster.run(&["apply", "-f", manifest.to_str().unwrap()]);
     cluster.run(&["wait", "vm/first", "--for", "condition=Ready", "--timeout", "300s"]);
@@ -113,7 +106,6 @@ fn helm_installs_changes_and_takes_away_the_product() {
     helm.run(&["uninstall", RELEASE]);
     // Helm leaves the namespace that it has made.
     cluster.run(&["delete", "namespace", PRODUCT, "--timeout", "120s"]);
-    cluster.is_as_before(&bare);
-    run_installed(state, &["down", "--purge"]);
-    assert_eq!(traces(), before);
+    cluster.is_as_before(&objects);
+    bare.down();
 }

@@ -12,7 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -232,6 +232,46 @@ fn installed() -> PathBuf {
 
 fn output_installed(state: &Path, words: &[&str]) -> Output {
     Command::new(installed()).args(words).env("FERROVIRT_STATE", state).output().unwrap()
+}
+
+/// A cluster of the installed program without the product, which is gone at the end, whatever becomes of its test.
+struct Bare {
+    dir: tempfile::TempDir,
+    before: BTreeSet<String>,
+    _machine: MutexGuard<'static, ()>,
+}
+
+impl Bare {
+    fn up() -> Self {
+        let machine = MACHINE.lock().unwrap_or_else(PoisonError::into_inner);
+        need_machine();
+        let dir = tempfile::tempdir().unwrap();
+        run_installed(dir.path(), &["images", "build"]);
+        let bare = Self { dir, before: traces(), _machine: machine };
+        run_installed(bare.state(), &["up", "--cluster-only"]);
+        bare
+    }
+
+    fn state(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.state().join("kubeconfig")
+    }
+
+    /// Ends it: of the cluster nothing is left on the machine.
+    #[track_caller]
+    fn down(self) {
+        run_installed(self.state(), &["down", "--purge"]);
+        assert_eq!(traces(), self.before);
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        let _ = output_installed(self.state(), &["down", "--purge"]);
+    }
 }
 
 fn run_installed(state: &Path, words: &[&str]) -> String {
