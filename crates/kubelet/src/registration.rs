@@ -193,8 +193,14 @@ fn offer_advertised(node: &Node, status: &mut NodeStatus, devices: &Devices) {
     }
 }
 
-/// Whether the cluster still says of the node's conditions what this agent said.
+/// Whether the cluster still says of the node's conditions, and of the volumes that it uses, what this agent said: who looks after volumes
+/// detaches none that is named here.
 fn agrees(node: &Node, status: &NodeStatus) -> bool {
+    let volumes =
+        |status: Option<&NodeStatus>| status.and_then(|status| status.volumes_in_use.clone()).unwrap_or_default();
+    if volumes(node.status.as_ref()) != volumes(Some(status)) {
+        return false;
+    }
     let theirs: Vec<_> = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
     status.conditions.iter().flatten().all(|own| {
         theirs.iter().any(|known| known.type_ == own.type_ && known.status == own.status && known.reason == own.reason)
@@ -485,5 +491,9 @@ mod tests {
         check(json!([{ "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown" }]), false);
         check(json!([other]), false);
         check(json!([]), false);
+        let status = |volumes: &[&str]| json!({ "conditions": [], "volumesInUse": volumes });
+        let node = serde_json::from_value(json!({ "metadata": {}, "status": status(&["left"]) })).unwrap();
+        assert!(!agrees(&node, &serde_json::from_value(status(&[])).unwrap()));
+        assert!(agrees(&node, &serde_json::from_value(status(&["left"])).unwrap()));
     }
 }
