@@ -50,6 +50,7 @@ mod probes;
 mod refusals;
 mod rotation;
 mod run_strategy;
+mod sets;
 mod shared;
 mod shared_disks;
 mod stop;
@@ -108,6 +109,7 @@ fn beside() -> Vec<Trial> {
         memory_dump::trials(),
         full::trials(),
         run_strategy::trials(),
+        sets::trials(),
         probes::trials(),
         bad_images::trials(),
         deletion::trials(),
