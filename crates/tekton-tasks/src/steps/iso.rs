@@ -1,7 +1,9 @@
 //! modify-windows-iso-file: an installation medium of Windows starts without asking for a key, in three steps: unpack and exchange the
 //! programs that ask, pack again, write onto the disk. The tools are of the image.
 
+use std::fs::Permissions;
 use std::io::{BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -83,7 +85,10 @@ fn exchange(directory: &Path) -> Result<(), Error> {
             let message = format!("{} is not there: this is no installation medium of Windows", from.display());
             return Err(Error::Failed(message));
         }
-        // It may not be written to.
+        // Of a medium neither files nor directories may be written to.
+        if let Some(parent) = to.parent() {
+            std::fs::set_permissions(parent, Permissions::from_mode(0o755)).map_err(Error::file("write", parent))?;
+        }
         let _ = std::fs::remove_file(&to);
         std::fs::copy(&from, &to).map_err(Error::file("write", &to))?;
     }
@@ -164,7 +169,10 @@ mod tests {
         {
             std::fs::write(boot.join(name), content).unwrap();
         }
+        std::fs::set_permissions(&boot, Permissions::from_mode(0o555)).unwrap();
         exchange(dir.path()).unwrap();
+        // Whoever is not root could not have written otherwise.
+        assert_ne!(std::fs::metadata(&boot).unwrap().permissions().mode() & 0o200, 0);
         assert_eq!(std::fs::read_to_string(boot.join("efisys.bin")).unwrap(), "a");
         assert_eq!(std::fs::read_to_string(boot.join("cdboot.efi")).unwrap(), "b");
     }
