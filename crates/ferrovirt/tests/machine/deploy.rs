@@ -59,6 +59,12 @@ impl Cluster<'_> {
         found
     }
 
+    /// Waits for the end of the namespace of the boot sources: who deletes the product with a tool of Kubernetes does not wait for what
+    /// goes with it.
+    pub(crate) fn lets_namespaces_go(&self) {
+        self.run(&["wait", "namespace/kubevirt-os-images", "--for", "delete", "--timeout", "120s"]);
+    }
+
     /// Of the product nothing is left; these were the objects before it came.
     #[track_caller]
     pub(crate) fn is_as_before(&self, before: &BTreeSet<String>) {
@@ -145,6 +151,7 @@ fn manifests_alone_install_the_product_and_take_it_away() {
         let file = format!("../../deploy/{file}");
         cluster.run(&["delete", "--ignore-not-found", "-f", &file, "--timeout", "300s"]);
     }
+    cluster.lets_namespaces_go();
     cluster.is_as_before(&objects);
     bare.down();
 }

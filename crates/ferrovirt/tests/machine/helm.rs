@@ -106,6 +106,7 @@ fn helm_installs_changes_and_takes_away_the_product() {
     helm.run(&["uninstall", RELEASE]);
     // Helm leaves the namespace that it has made.
     cluster.run(&["delete", "namespace", PRODUCT, "--timeout", "120s"]);
+    cluster.lets_namespaces_go();
     cluster.is_as_before(&objects);
     bare.down();
 }
