@@ -44,6 +44,22 @@ impl Topology {
         let current = (self.vcpus() < self.maximum()).then_some(self.vcpus());
         Element::with_text("vcpu", self.maximum()).attr("placement", "static").attr_opt("current", current)
     }
+
+    /// Each of them, where there is room for more: those of the first socket stay, others come and go.
+    pub(crate) fn each(self) -> Option<Element> {
+        if self.max_sockets <= 1 {
+            return None;
+        }
+        let socket = self.size.cores * self.size.threads;
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        let vcpu = |id: u64| {
+            Element::new("vcpu")
+                .attr("id", id)
+                .attr("enabled", word(id < self.vcpus()))
+                .attr("hotpluggable", word(id >= socket))
+        };
+        Some((0..self.maximum()).map(vcpu).fold(Element::new("vcpus"), Element::child))
+    }
 }
 
 pub(crate) fn element(spec: &DomainSpec, topology: &Topology, environment: &Environment) -> Result<Element, Error> {

@@ -5,6 +5,7 @@ pub mod data_volumes;
 pub mod lost;
 pub mod plan;
 pub mod pod;
+pub mod resize;
 pub mod state;
 pub mod status;
 
@@ -187,6 +188,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         };
         wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
     }
+    let mut resizing = None;
+    if let Some(pod) = pod.filter(|_| cut_off.is_none() && instance::phase_of(&vmi) == phase::RUNNING) {
+        let with = (&claims, &settings, emulation);
+        resizing = resize::follow(context, &vmi, pod, with, (&mut wanted, now)).await?;
+    }
     if !instance::is_final(&vmi) {
         let data = |name: &str| context.stores.data_volumes.get(&Key::new(key.namespace.as_str(), name));
         data_volumes::tell(&mut wanted, &vmi, data, now);
@@ -221,7 +227,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(vmi) = context.stores.vmis.get(key) {
         migration_cleanup::sweep(context, &vmi, &pods).await?;
     }
-    Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
+    Ok(wait.into_iter().chain(plan.again).chain(resizing).min().map_or(Next::Wait, Next::After))
 }
 
 /// Why no pod can be made on the guest's claims: a reason and a sentence.
