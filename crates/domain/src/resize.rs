@@ -102,7 +102,7 @@ mod tests {
         let memory_device = held.map(|(size, requested)| MemoryDevice { size, requested, current: 0 });
         let live = LiveDomain { memory_device, ..Default::default() };
         let number = |xml: &str, name: &str| {
-            let (_, rest) = xml.split_once(&format!("<{name} unit=\"KiB\">")).unwrap_or_else(|| panic!("{xml}"));
+            let (_, rest) = xml.split_once(&format!("<{name} unit='KiB'>")).unwrap_or_else(|| panic!("{xml}"));
             rest.split('<').next().unwrap().to_owned()
         };
         let told = |xml: &str| format!("{}/{}", number(xml, "size"), number(xml, "requested"));

@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
 use crate::facts::index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes};
-use crate::facts::{active, claims, instance, trim, volume_status};
+use crate::facts::{active, claims, instance, trim, volume_status, workload};
 use crate::setup::Setup;
 use crate::stores::{Changes, Stores, index_values};
 use crate::{hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write};
@@ -217,6 +217,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let wait = brief::brief(&vmi, &wanted, exact);
     if wait.is_none() {
         write_status(context, &vmi, &plan, wanted).await?;
+        // Who moves guests looks at once.
+        if !workload::outgrown(&vmi) && context.stores.vmis.get(key).is_some_and(|vmi| workload::outgrown(&vmi)) {
+            context.stores.outgrown.send(key.clone());
+        }
     }
     if plan.phase == Some(phase::FAILED) {
         context.recorder.warning(&reference(&vmi), "Failed", plan.reason.clone().unwrap_or_default());

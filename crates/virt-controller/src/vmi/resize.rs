@@ -8,7 +8,6 @@ use std::time::Duration;
 use api::kubevirt::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
-use kit::store::Key;
 use kube::api::{Patch, PatchParams};
 use kube::core::Status;
 use kube::{Api, ResourceExt};
@@ -20,7 +19,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::facts::claims::Claims;
 use crate::facts::index::pod_indexes;
-use crate::facts::{trim, workload};
+use crate::facts::trim;
 use crate::limits;
 use crate::settings::Settings;
 
@@ -45,12 +44,7 @@ pub(super) async fn follow(
         Err(Refusal::Final(why)) => (Room::Never(why), Some(TRY_AGAIN)),
         Err(Refusal::Error(error)) => return Err(error),
     };
-    let was = workload::outgrown(vmi);
     plan::tell(wanted, change, &room, now);
-    // Who moves guests looks at once.
-    if !was && change.is_any() && matches!(room, Room::Never(_) | Room::Deferred(_)) {
-        context.stores.outgrown.send(Key::of(vmi));
-    }
     Ok(again.filter(|_| change.is_any()))
 }
 
