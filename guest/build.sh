@@ -46,7 +46,7 @@ done
     virtio_pci virtio_mmio virtio_blk virtio_scsi virtio_net virtio_console virtio_balloon virtio_rng virtio_input virtiofs 9p 9pnet_virtio \
     ahci ata_piix sd_mod sr_mod isofs nls_utf8 nls_iso8859-1 nls_cp437 vfat ext4 e1000 e1000e 8139cp i6300esb iTCO_wdt button evdev psmouse \
     af_packet usbhid xhci_pci ehci_pci uhci_hcd uas usb_storage bochs cirrus virtio-gpu pvpanic pvpanic-pci tpm_tis tpm_crb efivarfs vmw_vsock_virtio_transport \
-    pci_hotplug acpiphp crc32c_generic crc32c-intel) > "$work/modules"
+    virtio_mem pci_hotplug acpiphp crc32c_generic crc32c-intel) > "$work/modules"
 mkdir -p "$root/lib/modules/$version"
 (cd "$sysroot/lib/modules/$version" && cp modules.builtin modules.order "$root/lib/modules/$version/" && cp --parents $(cat "$work/modules") "$root/lib/modules/$version/")
 depmod -b "$root" "$version"

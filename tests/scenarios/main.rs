@@ -35,6 +35,7 @@ mod hardware;
 mod hotplug;
 mod imports;
 mod interruptions;
+mod live_update;
 mod local_disks;
 mod macvtap;
 mod memory_dump;
@@ -110,6 +111,7 @@ fn beside() -> Vec<Trial> {
         full::trials(),
         run_strategy::trials(),
         sets::trials(),
+        live_update::trials(),
         probes::trials(),
         bad_images::trials(),
         deletion::trials(),

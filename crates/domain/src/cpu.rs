@@ -14,6 +14,8 @@ const VCPU_LIMIT: u64 = 255;
 pub(crate) struct Topology {
     size: size::Topology,
     max_sockets: u64,
+    /// Somebody said how many sockets there may come to be.
+    changes: bool,
 }
 
 impl Topology {
@@ -29,7 +31,8 @@ impl Topology {
         let wished = spec.cpu.as_ref().and_then(|cpu| cpu.max_sockets).and_then(|most| u64::try_from(most).ok());
         // Room to grow is a wish, not a demand: it ends where the machine does.
         let room = VCPU_LIMIT / (size.cores * size.threads);
-        Ok(Self { size, max_sockets: wished.unwrap_or(0).clamp(size.sockets, room) })
+        let max_sockets = wished.unwrap_or(0).clamp(size.sockets, room);
+        Ok(Self { size, max_sockets, changes: wished.is_some() && max_sockets > 1 })
     }
 
     pub(crate) fn vcpus(self) -> u64 {
@@ -43,6 +46,22 @@ impl Topology {
     pub(crate) fn vcpu(self) -> Element {
         let current = (self.vcpus() < self.maximum()).then_some(self.vcpus());
         Element::with_text("vcpu", self.maximum()).attr("placement", "static").attr_opt("current", current)
+    }
+
+    /// Each of them, where there is room for more: those of the first socket stay, others come and go.
+    pub(crate) fn each(self) -> Option<Element> {
+        if !self.changes {
+            return None;
+        }
+        let socket = self.size.cores * self.size.threads;
+        let word = |yes: bool| if yes { "yes" } else { "no" };
+        let vcpu = |id: u64| {
+            Element::new("vcpu")
+                .attr("id", id)
+                .attr("enabled", word(id < self.vcpus()))
+                .attr("hotpluggable", word(id >= socket))
+        };
+        Some((0..self.maximum()).map(vcpu).fold(Element::new("vcpus"), Element::child))
     }
 }
 

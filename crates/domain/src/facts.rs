@@ -34,6 +34,10 @@ pub struct GuestFacts {
     pub machine: String,
     /// What the balloon leaves the guest, in KiB.
     pub memory_kib: u64,
+    /// What the guest was asked to use beyond what it was started with, in KiB.
+    pub plugged_kib: u64,
+    /// CPUs that the guest has.
+    pub vcpus: u32,
     #[serde(deserialize_with = "first")]
     pub devices: Vec<LiveDevice>,
     /// What the guest stands still for.

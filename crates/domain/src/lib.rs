@@ -22,6 +22,7 @@ mod memory_dump;
 mod migratable;
 mod migration;
 mod relocate;
+pub mod resize;
 mod state;
 mod topology;
 mod xml;
@@ -112,6 +113,7 @@ pub fn to_xml(vmi: &VirtualMachineInstance, environment: &Environment) -> Result
         .child(Element::with_text("uuid", &uuid))
         .children(memory::elements(spec)?)
         .child(topology.vcpu())
+        .children(topology.each())
         .children(disks::io_threads(spec))
         .child(machine::sysinfo(vmi, &uuid, &environment.smbios))
         .child(machine::os(spec, environment))

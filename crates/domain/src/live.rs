@@ -4,6 +4,7 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 use crate::facts::{DeviceKind, LiveDevice};
+use crate::resize::MemoryDevice;
 
 /// Larger than any domain libvirt writes; longer text is not read.
 const LIMIT: usize = 4 << 20;
@@ -15,6 +16,8 @@ pub struct LiveDomain {
     /// What the balloon leaves the guest.
     pub memory_kib: u64,
     pub vcpus: u32,
+    /// Memory that came while the guest ran.
+    pub memory_device: Option<MemoryDevice>,
     pub devices: Vec<LiveDevice>,
 }
 
@@ -62,6 +65,9 @@ impl LiveDomain {
         match path.as_slice() {
             ["domain", "os", "type"] => self.machine = attribute(start, "machine"),
             ["domain", "vcpu"] => self.vcpus = attribute(start, "current").parse().unwrap_or(0),
+            ["domain", "devices", "memory"] if attribute(start, "model") == "virtio-mem" => {
+                self.memory_device = Some(MemoryDevice::default());
+            }
             ["domain", "devices", "disk"] => {
                 self.devices.push(LiveDevice { device: attribute(start, "device"), ..LiveDevice::default() });
             }
@@ -110,6 +116,16 @@ impl LiveDomain {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match path.as_slice() {
             ["domain", "currentMemory"] => self.memory_kib = text.trim().parse().unwrap_or(0),
+            ["domain", "devices", "memory", "target", field] => {
+                let Some(device) = &mut self.memory_device else { return };
+                let value = text.trim().parse().unwrap_or(0);
+                match *field {
+                    "size" => device.size = value,
+                    "requested" => device.requested = value,
+                    "current" => device.current = value,
+                    _ => {}
+                }
+            }
             ["domain", "vcpu"] if self.vcpus == 0 => self.vcpus = text.trim().parse().unwrap_or(0),
             _ => {}
         }

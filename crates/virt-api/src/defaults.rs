@@ -1,11 +1,14 @@
 //! What a machine is when nobody says: the mutating webhooks. Pure over JSON, so that nothing a user wrote is lost.
 
 use api::kubevirt::constants::{annotation, finalizer, phase};
-use api::kubevirt::v1::{KubeVirtConfiguration, VirtualMachineInstanceSpec};
+use api::kubevirt::size;
+use api::kubevirt::v1::{DomainSpec, KubeVirtConfiguration, VirtualMachineInstanceSpec};
 use kit::admission::{Request, Verdict};
+use meta::quantity::Amount;
 use serde_json::{Map, Value, json};
 
-use crate::validate::Rules;
+use crate::validate::resources::MAXIMUM_CPUS;
+use crate::validate::{Rules, growth};
 use crate::{hyperv, written};
 
 /// What the administrator's configuration says about defaults.
@@ -16,6 +19,29 @@ pub struct Defaults {
     architecture: String,
     interface: String,
     eviction: String,
+    live: Option<Live>,
+}
+
+/// How far guests may grow while they run, where the administrator wants that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Live {
+    ratio: i64,
+    sockets: Option<i64>,
+    guest: Option<Amount>,
+}
+
+impl Live {
+    fn of(configuration: &KubeVirtConfiguration) -> Option<Self> {
+        if configuration.vm_rollout_strategy.as_deref() == Some("Stage") {
+            return None;
+        }
+        let given = configuration.live_update_configuration.clone().unwrap_or_default();
+        Some(Live {
+            ratio: given.max_hotplug_ratio.filter(|ratio| *ratio > 0).unwrap_or(4),
+            sockets: given.max_cpu_sockets.filter(|most| *most > 0),
+            guest: given.max_guest.as_ref().and_then(|most| Amount::try_from(most).ok()),
+        })
+    }
 }
 
 impl Default for Defaults {
@@ -46,6 +72,7 @@ impl Defaults {
                 "bridge",
             ),
             eviction: or(configuration.eviction_strategy.as_ref(), "None"),
+            live: Live::of(configuration),
         }
     }
 }
@@ -164,13 +191,14 @@ pub(crate) fn spec(spec: &mut Value, defaults: &Defaults) {
     hyperv::complete(domain);
     cpu(domain, defaults);
     memory(domain);
+    room(domain, defaults);
 }
 
 fn cpu(domain: &mut Value, defaults: &Defaults) {
     let asked = ["limits", "requests"].iter().find_map(|kind| {
         let text = domain.pointer(&format!("/resources/{kind}/cpu"))?;
         let text = text.as_str().map_or_else(|| text.to_string(), str::to_owned);
-        Some(text.parse::<meta::quantity::Amount>().ok()?.value().max(1))
+        Some(text.parse::<Amount>().ok()?.value().max(1))
     });
     let cpu = object(domain, "cpu");
     let named = ["sockets", "cores", "threads"].iter().any(|part| cpu.get(part).is_some_and(|v| !v.is_null()));
@@ -180,10 +208,12 @@ fn cpu(domain: &mut Value, defaults: &Defaults) {
     default(cpu, "cores", json!(1));
     default(cpu, "threads", json!(1));
     default(cpu, "model", json!(defaults.cpu_model));
-    let sockets = cpu["sockets"].as_i64().unwrap_or(1);
-    if cpu.get("dedicatedCpuPlacement").and_then(Value::as_bool) != Some(true) {
-        default(cpu, "maxSockets", json!(sockets.saturating_mul(4)));
-    }
+    let Some(live) = &defaults.live else { return };
+    let count = |part: &str| cpu[part].as_i64().filter(|count| *count > 0).unwrap_or(1);
+    let (sockets, per_socket) = (count("sockets"), count("cores").saturating_mul(count("threads")));
+    let most = live.sockets.unwrap_or_else(|| sockets.saturating_mul(live.ratio));
+    let most = most.min(MAXIMUM_CPUS / per_socket).max(sockets);
+    default(cpu, "maxSockets", json!(most));
 }
 
 fn memory(domain: &mut Value) {
@@ -195,6 +225,22 @@ fn memory(domain: &mut Value) {
     let hugepages = domain.pointer("/memory/hugepages").is_some_and(|value| !value.is_null());
     if let Some(asked) = asked.filter(|_| !hugepages) {
         default(object(domain, "memory"), "guest", asked);
+    }
+}
+
+/// How much memory the guest may come to have while it runs.
+fn room(domain: &mut Value, defaults: &Defaults) {
+    let Some(live) = &defaults.live else { return };
+    let fixed = |domain: DomainSpec| growth::fixed(&domain, &defaults.architecture).is_some();
+    if serde_json::from_value(domain.clone()).map_or(true, fixed) {
+        return;
+    }
+    let amount = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned).parse::<Amount>().ok();
+    let Some(guest) = domain.pointer("/memory/guest").and_then(amount) else { return };
+    let whole = |amount: Amount| amount.bytes().is_multiple_of(size::MEMORY_BLOCK);
+    let most = live.guest.unwrap_or_else(|| guest.saturating_mul(live.ratio));
+    if guest.bytes() >= size::LEAST_GUEST && most > guest && whole(guest) && whole(most) {
+        default(object(domain, "memory"), "maxGuest", json!(most.to_binary().0));
     }
 }
 

@@ -8,6 +8,7 @@ pub mod clone;
 mod devices;
 mod eviction;
 pub mod export;
+pub(crate) mod growth;
 mod hardware;
 mod machine;
 pub mod migration;
@@ -15,7 +16,7 @@ mod names;
 mod networks;
 pub mod policy;
 pub mod preset;
-mod resources;
+pub(crate) mod resources;
 pub(crate) mod sets;
 pub mod snapshot;
 pub(crate) mod strict;
@@ -112,6 +113,7 @@ fn duplicate(field: String, message: String) -> Cause {
 pub fn instance_spec(path: &str, spec: &VirtualMachineInstanceSpec, rules: &Rules) -> Vec<Cause> {
     let mut causes = Vec::new();
     resources::check(path, spec, &mut causes);
+    growth::check(path, spec, &mut causes);
     names::check(path, spec, &mut causes);
     volumes::check(path, spec, &mut causes);
     devices::check(path, spec, rules, &mut causes);

@@ -17,3 +17,4 @@ pub mod stand_ins;
 pub(crate) mod trim;
 pub mod volume_status;
 pub mod volumes_change;
+pub mod workload;

@@ -39,6 +39,8 @@ pub struct Settings {
     pub feature_gates: Vec<String>,
     /// How the pod network is bound to where a machine does not say.
     pub pod_network_binding: String,
+    /// Running guests get what of a changed template needs no restart.
+    pub live_update: bool,
     /// Whether machines keep their references to instance types and preferences: reference, expand or expandAll.
     pub reference_policy: String,
 }
@@ -76,6 +78,7 @@ impl Settings {
                 configuration.network.and_then(|network| network.default_network_interface),
                 "bridge",
             ),
+            live_update: configuration.vm_rollout_strategy.as_deref() != Some("Stage"),
             reference_policy: word(
                 configuration.instancetype.and_then(|instancetype| instancetype.reference_policy),
                 "reference",

@@ -84,6 +84,8 @@ pub struct Stores {
     pub(crate) stranded: News,
     /// Machines whose disks somebody asked to have copied, or does not any more.
     pub(crate) copying: News,
+    /// Machines whose guest is to have more than its pod can be given.
+    pub(crate) outgrown: News,
 }
 
 impl Stores {
@@ -112,6 +114,7 @@ impl Stores {
             lost: LostNodes::default(),
             stranded: changes.stranded.news(),
             copying: changes.copying.news(),
+            outgrown: changes.outgrown.news(),
         };
         (stores, changes)
     }
@@ -148,6 +151,7 @@ impl Stores {
             of.all(by(index::migration_indexes), &self.migrations, changes.migrations),
             changes.stranded.tell(self.clone()),
             changes.copying.tell(self.clone()),
+            changes.outgrown.tell(self.clone()),
         ]
     }
 }

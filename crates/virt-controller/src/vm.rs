@@ -3,23 +3,25 @@
 pub(crate) mod chosen;
 pub mod hotplug;
 pub mod instance;
+mod live;
+pub mod live_update;
 pub mod memory_dump;
 pub mod plan;
 pub(crate) mod provision;
 pub mod snapshots;
+mod started;
 pub mod status;
 
 use std::time::Duration;
 
 use api::kubevirt::constants::finalizer;
-use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
+use api::kubevirt::v1::{VirtualMachine, VirtualMachineInstance};
 use chosen::References;
-use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::Namespace;
 use kit::queue::{Next, Queue};
 use kit::store::Key;
 use kit::{Chain, clock};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, ResourceExt};
 use plan::{Step, View};
 use serde_json::json;
@@ -188,13 +190,22 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         // Nobody tells this machine of claims.
         refused = Some(LOOK_AGAIN);
     }
-    facts.restart_required = match &facts.volumes {
-        Update::Restart(why) => Some(why.clone()),
-        _ => {
-            let differs = restart_required(context, &vm, vmi.as_ref(), &facts.references).await;
-            differs.then(|| "a non-live-updatable field was changed in the template spec".to_owned())
+    if let Update::Restart(why) = &facts.volumes {
+        facts.restart_required = Some(why.clone());
+    } else if let Some(running) = context.stores.vmis.get(key).filter(|vmi| owned_by(vmi, &uid))
+        && error.is_none()
+    {
+        match live::follow(context, &vm, &running, &facts.references).await {
+            Ok(live::Outcome { restart, failure }) => {
+                facts.restart_required = restart;
+                if let Some(failure) = failure {
+                    facts.failure.get_or_insert(failure);
+                    refused = Some(LOOK_AGAIN);
+                }
+            }
+            Err(failed) => error = Some(failed),
         }
-    };
+    }
     let mut wanted = status::status(&vm, vmi.as_ref(), &plan, &facts, clock::seconds(now));
     if let Some(settled) = dump {
         wanted.memory_dump_request = settled;
@@ -331,7 +342,7 @@ async fn start(
 ) -> Result<VirtualMachineInstance, Error> {
     let namespace = vm.namespace().unwrap_or_default();
     let name = vm.name_any();
-    record_revision(context, vm).await?;
+    started::record(context, vm).await?;
     let mut created = match vmis.create(&PostParams::default(), &wanted).await {
         Ok(created) => {
             let message = format!("Started the virtual machine by creating the new virtual machine instance {name}");
@@ -365,64 +376,6 @@ async fn tracking(context: &Context, vm: &VirtualMachine) -> Result<Wanted, Erro
     };
     let selected = crate::tracking::selected(&selectors, vm.labels(), namespace.labels());
     Ok(Wanted { selected, gate })
-}
-
-/// Writes what the machine is started with, and forgets what it was started with before.
-async fn record_revision(context: &Context, vm: &VirtualMachine) -> Result<(), Error> {
-    let namespace = vm.namespace().unwrap_or_default();
-    let name = instance::revision_name(vm);
-    let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
-    match api.create(&PostParams::default(), &instance::revision(vm)).await {
-        Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.code == 409 => return Ok(()),
-        Err(error) => return Err(Error::api("create", "controllerrevision", &namespace, &name)(error)),
-    }
-    if vm.metadata.generation.unwrap_or(0) <= 1 {
-        return Ok(());
-    }
-    let prefix = format!("revision-start-vm-{}-", vm.uid().unwrap_or_default());
-    // Old revisions only take room; a start does not wait for their end.
-    let all = match api.list_metadata(&ListParams::default()).await {
-        Ok(all) => all.items,
-        Err(error) => {
-            tracing::debug!(error = %Chain(&error), "old revisions not listed");
-            return Ok(());
-        }
-    };
-    for old in all.iter().map(ResourceExt::name_any).filter(|old| old.starts_with(&prefix) && *old != name) {
-        if let Err(error) = api.delete(&old, &DeleteParams::default()).await {
-            tracing::debug!(revision = old, error = %Chain(&error), "old revision not deleted");
-        }
-    }
-    Ok(())
-}
-
-/// True when the running instance was made from another template than the machine has now.
-async fn restart_required(
-    context: &Context,
-    vm: &VirtualMachine,
-    vmi: Option<&VirtualMachineInstance>,
-    references: &References,
-) -> bool {
-    let Some(vmi) = vmi.filter(|vmi| vmi.metadata.deletion_timestamp.is_none()) else { return false };
-    let generation = vm.metadata.generation.unwrap_or(0).to_string();
-    if vmi.annotations().get(api::kubevirt::constants::annotation::VM_GENERATION) == Some(&generation) {
-        return false;
-    }
-    let Some(revision) = vmi.status.as_ref().and_then(|status| status.virtual_machine_revision_name.clone()) else {
-        return false;
-    };
-    let namespace = vm.namespace().unwrap_or_default();
-    let api: Api<ControllerRevision> = Api::namespaced(context.client.clone(), &namespace);
-    let Ok(Some(revision)) = api.get_opt(&revision).await else { return false };
-    let started = revision.data.as_ref().and_then(|data| data.0.get("spec"));
-    if started.is_some_and(|started| chosen::differs(started, vm, references)) {
-        return true;
-    }
-    let started = started.and_then(|spec| spec.pointer("/template/spec").cloned());
-    let started: Option<VirtualMachineInstanceSpec> = started.and_then(|spec| serde_json::from_value(spec).ok());
-    let wanted = vm.spec.template.spec.as_deref();
-    started.zip(wanted).is_some_and(|(started, wanted)| hotplug::needs_restart(&started, wanted))
 }
 
 /// Brings volumes of the template that come and go to the instance that is there.

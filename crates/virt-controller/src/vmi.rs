@@ -5,6 +5,7 @@ pub mod data_volumes;
 pub mod lost;
 pub mod plan;
 pub mod pod;
+pub mod resize;
 pub mod state;
 pub mod status;
 
@@ -23,7 +24,7 @@ use serde_json::json;
 use crate::context::{Context, reference};
 use crate::error::{self, Error};
 use crate::facts::index::{claim_index, of_put_back, of_stand_in, owner_index, pod_indexes, vmi_indexes};
-use crate::facts::{active, claims, instance, trim, volume_status};
+use crate::facts::{active, claims, instance, trim, volume_status, workload};
 use crate::setup::Setup;
 use crate::stores::{Changes, Stores, index_values};
 use crate::{hotplug, limits, migration_cleanup, patch, stand_in, volumes_update, write};
@@ -187,6 +188,11 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
         };
         wanted.volume_status = hotplug::status::statuses(&vmi, &claims, &holders, &wanted.volume_status);
     }
+    let mut resizing = None;
+    if let Some(pod) = pod.filter(|_| cut_off.is_none() && instance::phase_of(&vmi) == phase::RUNNING) {
+        let with = (&claims, &settings, emulation);
+        resizing = resize::follow(context, &vmi, pod, with, (&mut wanted, now)).await?;
+    }
     if !instance::is_final(&vmi) {
         let data = |name: &str| context.stores.data_volumes.get(&Key::new(key.namespace.as_str(), name));
         data_volumes::tell(&mut wanted, &vmi, data, now);
@@ -211,6 +217,10 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     let wait = brief::brief(&vmi, &wanted, exact);
     if wait.is_none() {
         write_status(context, &vmi, &plan, wanted).await?;
+        // Who moves guests looks at once.
+        if !workload::outgrown(&vmi) && context.stores.vmis.get(key).is_some_and(|vmi| workload::outgrown(&vmi)) {
+            context.stores.outgrown.send(key.clone());
+        }
     }
     if plan.phase == Some(phase::FAILED) {
         context.recorder.warning(&reference(&vmi), "Failed", plan.reason.clone().unwrap_or_default());
@@ -221,7 +231,7 @@ async fn sync(context: &Context, key: &Key) -> Result<Next, Error> {
     if let Some(vmi) = context.stores.vmis.get(key) {
         migration_cleanup::sweep(context, &vmi, &pods).await?;
     }
-    Ok(wait.into_iter().chain(plan.again).min().map_or(Next::Wait, Next::After))
+    Ok(wait.into_iter().chain(plan.again).chain(resizing).min().map_or(Next::Wait, Next::After))
 }
 
 /// Why no pod can be made on the guest's claims: a reason and a sentence.

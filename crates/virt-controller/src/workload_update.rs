@@ -47,6 +47,7 @@ fn wakes(changes: &mut Changes, queue: &Queue<Key>) {
     changes.kubevirts.wake(queue, |_, change| [change.key.clone()]);
     // A place in the limits may have become free.
     changes.migrations.wake(queue, |stores, _| stores.kubevirts.keys());
+    changes.outgrown.wake(queue, |stores, _| stores.kubevirts.keys());
     // Who is to have disks copied is moved at once.
     changes.copying.wake(queue, |stores, _| stores.kubevirts.keys());
 }

@@ -26,6 +26,7 @@ mod devices;
 mod failing;
 mod memory_dump;
 mod moving;
+mod resizing;
 mod sizes;
 mod start;
 
@@ -83,6 +84,10 @@ pub enum DriverError {
     NoAgent,
     #[error("the guest agent is connected and does not answer yet; try again")]
     SilentAgent,
+    #[error("the guest did not come to have {0} CPUs")]
+    Cpus(u32, #[source] Box<DriverError>),
+    #[error("the guest's memory was not changed")]
+    Memory(#[source] Box<DriverError>),
     #[error("volume {volume}: the guest was not given its disk")]
     Disk {
         volume: String,
@@ -605,6 +610,8 @@ impl Driver {
         let mut facts = self.agent_facts.clone();
         facts.machine = live.machine;
         facts.memory_kib = live.memory_kib;
+        facts.plugged_kib = live.memory_device.map_or(0, |device| device.requested);
+        facts.vcpus = live.vcpus;
         facts.devices = live.devices;
         facts.failed_disks = self.failing.disks();
         let guest = serde_json::to_string(&facts).unwrap_or_default();

@@ -64,7 +64,9 @@ fn status(error: &DriverError) -> Status {
         DriverError::Vmi(_) | DriverError::Environment(_) | DriverError::Options(_) => {
             Status::invalid_argument(sentence)
         }
-        DriverError::Libvirt(_) | DriverError::Disk { .. } => Status::internal(sentence),
+        DriverError::Libvirt(_) | DriverError::Disk { .. } | DriverError::Cpus(..) | DriverError::Memory(_) => {
+            Status::internal(sentence)
+        }
         DriverError::Ending | DriverError::SilentAgent => Status::unavailable(sentence),
     }
 }

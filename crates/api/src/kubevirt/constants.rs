@@ -204,6 +204,17 @@ pub mod condition {
     pub const VOLUMES_CHANGE: &str = "VolumesChange";
 }
 
+/// Reasons of the conditions HotVCPUChange and HotMemoryChange: how far the launcher pod is on its way to the guest's new size.
+pub mod resize {
+    /// The pod has it: the node's agent tells the guest.
+    pub const MADE: &str = "PodResized";
+    pub const IN_PROGRESS: &str = "PodResizeInProgress";
+    /// The node has no room at present.
+    pub const DEFERRED: &str = "PodResizeDeferred";
+    /// The pod cannot have it where it is.
+    pub const IMPOSSIBLE: &str = "PodNotResizable";
+}
+
 /// Condition types of the KubeVirt object.
 pub mod kubevirt_condition {
     pub const AVAILABLE: &str = "Available";

@@ -31,6 +31,13 @@ pub fn guest_memory(domain: &DomainSpec) -> Amount {
     asked_memory(domain).and_then(|(_, quantity)| Amount::try_from(quantity).ok()).unwrap_or(Amount::ZERO)
 }
 
+/// What a running guest takes and gives back of its memory at a time, in bytes: all sizes of a guest whose memory changes are whole blocks.
+pub const MEMORY_BLOCK: u64 = 2 << 20;
+/// The same as users write it.
+pub const MEMORY_BLOCK_TEXT: &str = "2Mi";
+/// With less than this, a guest's memory does not change while it runs.
+pub const LEAST_GUEST: u64 = 1 << 30;
+
 /// Sockets, cores and threads, each at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {

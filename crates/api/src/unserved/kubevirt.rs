@@ -8,7 +8,6 @@ const LABELS: &str = "the labels of what is deployed are fixed";
 const ONE: &str = "guests have the processor's architecture of their nodes, x86-64";
 const FIRMWARE: &str = "the firmware is that of the launcher's image";
 const DEVICES: &str = "devices of the host are not handed to guests";
-const LIVE: &str = "processors and memory of a running guest cannot be changed";
 
 /// The feature gates that something asks for.
 pub const FEATURE_GATES: [&str; 3] = ["IncrementalBackup", "MigrationDowntimeTuning", "MigrationStallDetection"];
@@ -61,8 +60,6 @@ pub const KUBEVIRT: &[Row] = &[
     ),
     warned("spec.configuration.hypervisors", When::Set, "guests run on KVM, or are emulated"),
     warned("spec.configuration.ksmConfiguration", When::Set, "KSM of the nodes is left as it is"),
-    warned("spec.configuration.liveUpdateConfiguration", When::Set, LIVE),
-    warned("spec.configuration.vmRolloutStrategy", When::Set, LIVE),
     warned("spec.configuration.mediatedDevicesConfiguration", When::Set, DEVICES),
     warned("spec.configuration.permittedHostDevices", When::Set, DEVICES),
     warned("spec.configuration.memBalloonStatsPeriod", When::Set, "the figures of guests' memory are taken every 10 s"),

@@ -11,7 +11,7 @@ use super::{invalid, required};
 /// What KubeVirt takes: a guest without a system, that only stands for one, needs no more.
 const MINIMUM: u64 = 1_000_000;
 /// What q35 takes.
-const MAXIMUM_CPUS: i64 = 255;
+pub(crate) const MAXIMUM_CPUS: i64 = 255;
 
 pub(super) fn check(path: &str, spec: &VirtualMachineInstanceSpec, causes: &mut Vec<Cause>) {
     amounts(path, spec, causes);

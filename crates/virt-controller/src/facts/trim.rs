@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use api::kubevirt::constants::{device, label};
 use api::kubevirt::v1::{KubeVirt, KubeVirtStatus};
-use k8s_openapi::api::core::v1::{Container, Node, NodeSpec, PersistentVolumeClaim, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{
+    Container, Node, NodeSpec, PersistentVolumeClaim, Pod, PodSpec, ResourceRequirements,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 
 use super::{persistent_state, stand_ins};
@@ -13,7 +15,10 @@ use super::{persistent_state, stand_ins};
 pub(crate) fn pod(pod: &mut Pod) {
     if let Some(spec) = pod.spec.take() {
         let launcher = spec.containers.into_iter().find(|container| container.name == "compute");
-        let launcher = launcher.map(|c| Container { name: c.name, image: c.image, ..Default::default() });
+        let launcher = launcher.map(|c| {
+            let resources = c.resources.map(|own| ResourceRequirements { claims: None, ..own });
+            Container { name: c.name, image: c.image, resources, ..Default::default() }
+        });
         // A guest that was moved here goes on with the processor it was started with: only its pods remember which.
         let selector = spec
             .node_selector

@@ -40,6 +40,7 @@ pub(crate) struct Changes {
     pub(crate) migrations: Heard<VirtualMachineInstanceMigration>,
     pub(crate) stranded: HeardNews,
     pub(crate) copying: HeardNews,
+    pub(crate) outgrown: HeardNews,
 }
 
 /// Those whom the changes of one kind concern. A change is lent to one after the other, after the store has it.

@@ -9,7 +9,7 @@ use api::kubevirt::v1::{KubeVirt, VirtualMachineInstance, VirtualMachineInstance
 use jiff::{SignedDuration, Timestamp};
 
 use crate::facts::instance::phase_of;
-use crate::facts::volumes_change;
+use crate::facts::{volumes_change, workload};
 use crate::settings::Settings;
 
 /// While work is left, though nothing happens.
@@ -90,7 +90,9 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
         let migration = unfinished.get(&(&vmi.metadata.namespace, &vmi.metadata.name)).copied();
         // Whoever changed the volumes has asked for this very migration, whatever becomes of old launchers.
         let copies = volumes_change::is_wanted(vmi) && !volumes_change::has_arrived(vmi);
-        if !outdated && !copies {
+        // Only where guests may be moved for the administrator's sake.
+        let outgrown = may_move && workload::outgrown(vmi);
+        if !outdated && !copies && !outgrown {
             plan.abort.extend(migration.filter(|migration| has_no_reason_left(vmi, migration)));
             continue;
         }
@@ -100,7 +102,7 @@ pub fn plan<'a>(seen: &Seen<'a>, now: Timestamp) -> Plan<'a> {
         }
         if copies || may_move && can_move(vmi) {
             movable.push(vmi);
-        } else if may_end {
+        } else if may_end && outdated {
             endable.push(vmi);
         }
     }

@@ -13,6 +13,7 @@ mod health;
 mod hotplug;
 mod interleavings;
 mod lifecycle;
+mod live_update;
 mod local_disks;
 mod loss;
 mod memory_dump;

@@ -2,6 +2,7 @@
 //!
 //! The generation does not tell: the status is no subresource, and each write of it raises the generation.
 
+use api::kubevirt::constants::resize;
 use api::kubevirt::v1::{
     PersistentVolumeClaimInfo, StorageMigratedVolumeInfo, VirtualMachineInstance, VirtualMachineInstanceSpec,
 };
@@ -14,6 +15,8 @@ struct ActedOn<'a> {
     tracking: Option<&'a str>,
     /// Disks that were copied on the way have no layer of their own yet.
     copied: &'a [StorageMigratedVolumeInfo],
+    /// Changes of the guest's size that its pod has room for.
+    resized: Vec<&'a str>,
     /// How large the claims are: their disks grow with them.
     claims: Vec<(&'a str, &'a PersistentVolumeClaimInfo)>,
 }
@@ -27,6 +30,13 @@ pub(super) fn acted_on(vmi: &VirtualMachineInstance) -> Vec<u8> {
         spec: &vmi.spec,
         tracking: status.and_then(|status| status.changed_block_tracking.as_ref()).map(|known| known.state.as_str()),
         copied: status.map(|status| status.migrated_volumes.as_slice()).unwrap_or_default(),
+        resized: status
+            .map(|status| status.conditions.as_slice())
+            .unwrap_or_default()
+            .iter()
+            .filter(|told| told.reason.as_deref() == Some(resize::MADE))
+            .map(|told| told.type_.as_str())
+            .collect(),
         claims: volumes
             .iter()
             .filter_map(|volume| Some((volume.name.as_str(), claim(volume.persistent_volume_claim_info.as_ref())?)))
@@ -49,6 +59,7 @@ mod tests {
             "spec": { "domain": { "devices": {} } },
             "status": {
                 "phase": "Running",
+                "conditions": [],
                 "changedBlockTracking": { "state": "Initializing" },
                 "migratedVolumes": [],
                 "volumeStatus": [{
@@ -68,6 +79,9 @@ mod tests {
         check("/status/changedBlockTracking/state", json!("Enabled"), true);
         check("/status/migratedVolumes", json!([{ "volumeName": "data" }]), true);
         check("/status/volumeStatus/0/persistentVolumeClaimInfo/capacity/storage", json!("2Gi"), true);
+        let condition = |reason: &str| json!([{ "type": "HotVCPUChange", "status": "True", "reason": reason }]);
+        check("/status/conditions", condition("PodResized"), true);
+        check("/status/conditions", condition("PodResizeInProgress"), false);
         check("/metadata/generation", json!(2), false);
         check("/metadata/annotations", json!({ "kubevirt.io/migration-progress": "{}" }), false);
         check("/status/phase", json!("Succeeded"), false);

@@ -11,9 +11,11 @@ use std::sync::LazyLock;
 
 use api::kubevirt::constants::{condition, eviction_strategy, phase};
 use api::kubevirt::hotplug::{self, is_hotplug};
+use api::kubevirt::size::Topology;
 use api::kubevirt::v1::{
-    Machine, VirtualMachineInstance, VirtualMachineInstanceCondition, VirtualMachineInstanceNetworkInterface,
-    VirtualMachineInstancePhaseTransitionTimestamp, VirtualMachineInstanceStatus, VolumeStatus,
+    CPUTopology, Machine, VirtualMachineInstance, VirtualMachineInstanceCondition,
+    VirtualMachineInstanceNetworkInterface, VirtualMachineInstancePhaseTransitionTimestamp,
+    VirtualMachineInstanceStatus, VolumeStatus,
 };
 use domain::{DeviceKind, DomainReason as Reason, DomainStatus as Status, FailedDisk, GuestFacts, Host, MemoryDump};
 use jiff::Timestamp;
@@ -93,7 +95,7 @@ fn seen_now(vmi: &VirtualMachineInstance, seen: &Observed, now: Timestamp) -> Vi
         interfaces(&mut status, vmi, seen);
         volumes(&mut status, vmi, seen, now);
         tracking::tracking(&mut status, seen);
-        guest(&mut status, seen);
+        guest(&mut status, vmi, seen);
     }
     status
 }
@@ -384,7 +386,7 @@ fn say(entry: &mut VolumeStatus, phase: &str, reason: &str, message: String) {
     entry.message = Some(message);
 }
 
-fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
+fn guest(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, seen: &Observed) {
     let facts = seen.facts();
     if !facts.machine.is_empty() {
         status.machine = Some(Machine { type_: Some(facts.machine.clone()) });
@@ -392,12 +394,35 @@ fn guest(status: &mut VirtualMachineInstanceStatus, seen: &Observed) {
     if let (Some(memory), 1..) = (status.memory.as_mut(), facts.memory_kib) {
         memory.guest_current = Some(Amount::from_bytes(facts.memory_kib.saturating_mul(1024)).to_binary());
     }
+    sizes(status, vmi, facts);
     let agent = seen.domain.as_ref().is_some_and(|d| d.agent_connected);
     if let Some(os) = facts.os.clone().filter(|_| agent) {
         status.guest_os_info = Some(Box::new(os));
     }
     status.fs_freeze_status = Some(facts.fs_freeze_status.clone()).filter(|text| text == "frozen");
     status.selinux_context.get_or_insert_with(|| "none".to_owned());
+}
+
+/// How many CPUs the guest has, and how much memory it was asked to use.
+fn sizes(status: &mut VirtualMachineInstanceStatus, vmi: &VirtualMachineInstance, facts: &GuestFacts) {
+    let Topology { cores, threads, .. } = Topology::of(&vmi.spec.domain);
+    let socket = cores.saturating_mul(threads);
+    let vcpus = u64::from(facts.vcpus);
+    // A launcher of an older build does not tell.
+    if vcpus > 0 && vcpus.is_multiple_of(socket) {
+        let count = |number: u64| i64::try_from(number).ok();
+        let (sockets, cores, threads) = (count(vcpus / socket), count(cores), count(threads));
+        status.current_cpu_topology = Some(CPUTopology { sockets, cores, threads });
+    }
+    let Some(memory) = status.memory.as_mut().filter(|_| vcpus > 0) else { return };
+    let at_boot = memory.guest_at_boot.as_ref().and_then(|quantity| Amount::try_from(quantity).ok());
+    if let Some(at_boot) = at_boot {
+        let plugged = Amount::from_bytes(facts.plugged_kib.saturating_mul(1024));
+        memory.guest_requested = match facts.plugged_kib {
+            0 => memory.guest_at_boot.clone(),
+            _ => Some(at_boot.saturating_add(plugged).to_binary()),
+        };
+    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ impl Driver {
             }
         }
         self.grow(&vmi, &live).await;
-        outcome
+        outcome.and(self.resize(&vmi, &live).await)
     }
 
     async fn change(

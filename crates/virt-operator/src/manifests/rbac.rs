@@ -175,6 +175,8 @@ fn controller_cluster() -> Value {
         rule("", &["pods/status"], &["patch"]),
         rule("", &["pods/finalizers"], &["update"]),
         rule("", &["pods/eviction"], &["create"]),
+        // Guests that are to have other CPUs or other memory.
+        rule("", &["pods/resize"], &["patch"]),
         rule("policy", &["poddisruptionbudgets"], &["get", "list", "watch", "create", "delete", "patch"]),
         rule("", &["events"], &["create", "patch"]),
         rule("", &["nodes"], &["get", "list", "watch", "patch"]),
