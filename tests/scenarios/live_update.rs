@@ -55,6 +55,9 @@ fn sizes_change() -> Result<()> {
     let mut vm = machine::on_kernel(NAME, "Always");
     machine::domain(&mut vm)["memory"]["guest"] = json!("1Gi");
     machine::domain(&mut vm)["cpu"] = json!({ "sockets": 1 });
+    let network = |state: &str| json!([{ "name": "default", "masquerade": {}, "state": state }]);
+    machine::domain(&mut vm)["devices"]["interfaces"] = network("up");
+    machine::spec(&mut vm)["networks"] = json!([{ "name": "default", "pod": {} }]);
     space.apply(&vm)?;
     let vmi = space.wait("vmi", NAME, "ran", |vmi| phase(vmi) == "Running")?;
     let begun = uid(&vmi).to_owned();
@@ -70,7 +73,17 @@ fn sizes_change() -> Result<()> {
     has(&mut console, 3, 1700, 2048)?;
     let grown = requests(&space)?;
     ensure!(grown[0] == before[0] && grown[1] == "300m", "the pod is the same one and larger: {before} {grown}");
-    // Until it is removed again, the guest needs no restart.
+    for (state, carrier) in [("down", "0"), ("up", "1")] {
+        let domain = json!({ "devices": { "interfaces": network(state) } });
+        let patch = json!({ "spec": { "template": { "spec": { "domain": domain } } } });
+        space.kubectl(&["patch", "vm", NAME, "--type=merge", "-p", &patch.to_string()])?;
+        space.wait("vmi", NAME, state, |vmi| vmi["status"]["interfaces"][0]["linkState"] == state)?;
+        let wait = format!(
+            "for i in $(seq 20); do [ \"$(cat /sys/class/net/e*/carrier)\" = {carrier} ] && echo so-it-is && break; sleep 1; done"
+        );
+        let (found, _) = console.run(&wait)?;
+        ensure!(found.contains("so-it-is"), "the guest's link is not {state}: {found}");
+    }
     let machine = space.get("vm", NAME)?;
     ensure!(!holds(&machine, "RestartRequired"), "{}", condition(&machine, "RestartRequired"));
 

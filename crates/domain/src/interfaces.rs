@@ -1,10 +1,35 @@
 //! Network interfaces: taps that the node agent made, with the model the guest sees.
 
-use api::kubevirt::v1::VirtualMachineInstance;
+use api::kubevirt::v1::{Interface, VirtualMachineInstance};
 
 use crate::cpu::Topology;
 use crate::xml::Element;
-use crate::{Environment, Error, machine, topology};
+use crate::{DeviceKind, Environment, Error, LiveDomain, machine, topology};
+
+/// The interfaces of `live` whose link is not as `vmi` says, by name, and the XML to update them with.
+///
+/// # Errors
+/// When one cannot be described.
+pub fn links(
+    vmi: &VirtualMachineInstance,
+    environment: &Environment,
+    live: &LiveDomain,
+) -> Result<Vec<(String, String)>, Error> {
+    let link = |state: Option<&str>| if state == Some("down") { "down" } else { "up" };
+    let present = || {
+        let all = vmi.spec.domain.devices.interfaces.iter();
+        all.filter(|one| one.state.as_deref() != Some("absent"))
+    };
+    let differs = |one: &Interface| {
+        let mut known = live.devices.iter().filter(|device| device.kind == DeviceKind::Interface);
+        known.any(|device| device.name == one.name && device.link != link(one.state.as_deref()))
+    };
+    if !present().any(differs) {
+        return Ok(Vec::new());
+    }
+    let all = present().zip(elements(vmi, environment)?);
+    Ok(all.filter(|(one, _)| differs(one)).map(|(one, xml)| (one.name.clone(), xml.render())).collect())
+}
 
 pub(crate) fn elements(vmi: &VirtualMachineInstance, environment: &Environment) -> Result<Vec<Element>, Error> {
     let spec = &vmi.spec.domain;

@@ -14,7 +14,7 @@ mod environment;
 mod facts;
 mod features;
 pub mod hotplug;
-mod interfaces;
+pub mod interfaces;
 mod live;
 mod machine;
 mod memory;

@@ -86,6 +86,12 @@ pub enum DriverError {
     SilentAgent,
     #[error("the guest did not come to have {0} CPUs")]
     Cpus(u32, #[source] Box<DriverError>),
+    #[error("interface {interface}: its link was not changed")]
+    Link {
+        interface: String,
+        #[source]
+        source: Box<DriverError>,
+    },
     #[error("the guest's memory was not changed")]
     Memory(#[source] Box<DriverError>),
     #[error("volume {volume}: the guest was not given its disk")]

@@ -64,9 +64,11 @@ fn status(error: &DriverError) -> Status {
         DriverError::Vmi(_) | DriverError::Environment(_) | DriverError::Options(_) => {
             Status::invalid_argument(sentence)
         }
-        DriverError::Libvirt(_) | DriverError::Disk { .. } | DriverError::Cpus(..) | DriverError::Memory(_) => {
-            Status::internal(sentence)
-        }
+        DriverError::Libvirt(_)
+        | DriverError::Disk { .. }
+        | DriverError::Cpus(..)
+        | DriverError::Memory(_)
+        | DriverError::Link { .. } => Status::internal(sentence),
         DriverError::Ending | DriverError::SilentAgent => Status::unavailable(sentence),
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `domain.cpu.sockets`, up to `maxSockets` | the instance is asked to have them ([`crate::vmi::resize`]) |
 //! | `domain.memory.guest`, up to `maxGuest` and down to what the guest was started with | the same |
+//! | `interfaces[].state`, up and down | the guest's link is plugged and unplugged |
 //! | `nodeSelector`, `affinity`, `tolerations` | the instance has them for its next pod |
 //! | anything else that needs a new guest | the machine has to be restarted, and until then nothing is changed live |
 //!
@@ -19,6 +20,8 @@ use crate::settings::Settings;
 const CPU_ERROR: &str = "HotPlugCPUError";
 const MEMORY_ERROR: &str = "HotPlugMemoryError";
 const AFFINITY_ERROR: &str = "AffinityChangeError";
+/// The state of an interface that is to go.
+const ABSENT: &str = "absent";
 const TOLERATIONS_ERROR: &str = "TolerationsChangeError";
 
 /// What is to be done.
@@ -48,6 +51,19 @@ pub fn carry(started: &mut VirtualMachineInstanceSpec, now: &VirtualMachineInsta
     started.node_selector.clone_from(&now.node_selector);
     started.affinity.clone_from(&now.affinity);
     started.tolerations.clone_from(&now.tolerations);
+    links(started, now);
+}
+
+/// Gives the interfaces of `to` the link that those of the same name have in `from`. One that is to go, or to come back, is no link.
+fn links(to: &mut VirtualMachineInstanceSpec, from: &VirtualMachineInstanceSpec) {
+    let is_link = |state: Option<&str>| state != Some(ABSENT);
+    for interface in &mut to.domain.devices.interfaces {
+        let named = from.domain.devices.interfaces.iter().find(|other| other.name == interface.name);
+        let Some(named) = named else { continue };
+        if is_link(named.state.as_deref()) && is_link(interface.state.as_deref()) {
+            interface.state.clone_from(&named.state);
+        }
+    }
 }
 
 /// What the running `vmi` is to get of `wanted`, the template of its machine with all that the machine chose.
@@ -57,6 +73,7 @@ pub fn plan(wanted: &VirtualMachineInstanceSpec, vmi: &VirtualMachineInstance, s
     let migrating =
         migration_state::of(vmi).is_some_and(|state| migration_state::started(state) && !migration_state::over(state));
     placement(wanted, &mut spec, migrating, &mut update);
+    links(&mut spec, wanted);
     sockets(wanted, vmi, &mut spec, (migrating, settings), &mut update);
     memory(wanted, vmi, &mut spec, migrating, &mut update);
     // What can only be had by a restart is had with all the rest by it.
@@ -287,6 +304,9 @@ mod tests {
             json!({ "domain": { "devices": {}, "cpu": { "sockets": 2 } } }),
             json!({ "domain": { "devices": {} } })
         ));
+        let link = |state: Value| json!({ "domain": { "devices": { "interfaces": [{ "name": "a", "bridge": {}, "state": state }] } } });
+        assert!(carried(link(json!("up")), link(json!("down"))) && carried(link(json!("down")), link(Value::Null)));
+        assert!(!carried(link(json!("up")), link(json!("absent"))));
         assert!(!carried(
             spec(Some(1), "1Gi", json!({})),
             spec(Some(1), "1Gi", json!({ "domain": { "cpu": { "cores": 4 } } }))

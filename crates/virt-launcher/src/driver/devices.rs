@@ -70,7 +70,25 @@ impl Driver {
             }
         }
         self.grow(&vmi, &live).await;
+        let outcome = outcome.and(self.set_links(&vmi, &environment, &live).await);
         outcome.and(self.resize(&vmi, &live).await)
+    }
+
+    /// Plugs and unplugs the links of the guest's interfaces.
+    async fn set_links(
+        &self,
+        vmi: &VirtualMachineInstance,
+        environment: &domain::Environment,
+        live: &LiveDomain,
+    ) -> Result<(), DriverError> {
+        let wanted = domain::interfaces::links(vmi, environment, live)
+            .map_err(|error| DriverError::Start(start::Failure::Domain(error).to_string()))?;
+        for (interface, xml) in wanted {
+            let done = self.with_domain(move |domain| domain.update_device(&xml)).await;
+            done.map_err(|error| DriverError::Link { interface: interface.clone(), source: Box::new(error) })?;
+            tracing::info!(interface, "the link of the guest's interface was changed");
+        }
+        Ok(())
     }
 
     async fn change(

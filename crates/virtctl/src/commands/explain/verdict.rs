@@ -1,6 +1,6 @@
 //! From what the cluster says to one paragraph. Pure; the first cause that fits is told, nearest to the user first.
 
-use api::kubevirt::constants::{condition, kubevirt_condition, kubevirt_phase, phase, run_strategy};
+use api::kubevirt::constants::{condition, kubevirt_condition, kubevirt_phase, phase, resize, run_strategy};
 
 use super::cause::Verdict;
 use super::picture::Picture;
@@ -58,7 +58,32 @@ fn running(picture: &Picture) -> Verdict {
             format!("virtctl console {} {}", picture.name, picture.flag()),
         );
     }
+    if let Some(verdict) = changing(picture, &format!("{name} runs on node {node}")) {
+        return verdict;
+    }
     Verdict::new(format!("{name} runs on node {node}"), format!("virtctl console {} {}", picture.name, picture.flag()))
+}
+
+/// What its machine says now and the running guest has not.
+fn changing(picture: &Picture, runs: &str) -> Option<Verdict> {
+    let held = |kind: &str| picture.condition(kind).filter(|told| told.status == "True");
+    let sizes = [(condition::VCPU_CHANGE, "CPUs"), (condition::MEMORY_CHANGE, "memory")];
+    if let Some((told, what)) = sizes.into_iter().find_map(|(kind, what)| Some((held(kind)?, what))) {
+        let message = said(told.message.as_deref().unwrap_or_default());
+        let stuck = [resize::IMPOSSIBLE, resize::DEFERRED].contains(&told.reason.as_deref().unwrap_or_default());
+        let (name, flag) = (&picture.name, picture.flag());
+        let next =
+            if stuck { format!("virtctl migrate {name} {flag}") } else { format!("kubectl get vmi {name} {flag} -w") };
+        return Some(Verdict::new(
+            format!("{runs}, and has not yet the {what} that its machine asks for: {message}"),
+            next,
+        ));
+    }
+    let vm = picture.vm.as_ref()?.status.as_ref()?;
+    let told = vm.conditions.iter().find(|told| told.type_ == condition::RESTART_REQUIRED && told.status == "True")?;
+    let message = said(told.message.as_deref().unwrap_or_default());
+    let next = format!("virtctl restart {} {}", picture.name, picture.flag());
+    Some(Verdict::new(format!("{runs}, and is as its machine says after a restart: {message}"), next))
 }
 
 /// The components that would run it are missing or unwell.

@@ -241,3 +241,26 @@ fn events_of_others_are_not_believed() {
     });
     assert!(!explained(parts).contains("not about demo"));
 }
+
+#[test]
+fn what_a_running_guest_has_yet_to_get_is_told() {
+    let told = |kind: &str, reason: &str, message: &str| json!([{ "type": kind, "status": "True", "reason": reason, "message": message }]);
+    let guest = |conditions: Value| {
+        let mut guest = vmi("Running");
+        guest["status"]["nodeName"] = json!("node1");
+        guest["status"]["conditions"] = conditions;
+        explained(json!({ "vm": vm("Always"), "vmi": guest }))
+    };
+    let stuck = guest(told("HotVCPUChange", "PodNotResizable", "Node didn't have enough capacity: cpu"));
+    assert!(stuck.contains("has not yet the CPUs that its machine asks for: Node didn't have"), "{stuck}");
+    assert!(stuck.contains("virtctl migrate demo"), "{stuck}");
+    let coming = guest(told("HotMemoryChange", "PodResized", "the launcher pod has the size"));
+    assert!(coming.contains("has not yet the memory") && coming.contains("kubectl get vmi demo"), "{coming}");
+    let mut machine = vm("Always");
+    machine["status"]["conditions"] = told("RestartRequired", "RestartRequired", "a field was changed");
+    let mut running = vmi("Running");
+    running["status"]["nodeName"] = json!("node1");
+    let restart = explained(json!({ "vm": machine, "vmi": running }));
+    assert!(restart.contains("is as its machine says after a restart: a field was changed"), "{restart}");
+    assert!(restart.contains("virtctl restart demo"), "{restart}");
+}
