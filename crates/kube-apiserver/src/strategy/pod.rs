@@ -6,6 +6,7 @@ mod handler;
 mod mount;
 mod network;
 mod placement;
+mod resize;
 mod resources;
 mod security;
 mod update;
@@ -19,6 +20,8 @@ use serde_json::{Value, json};
 use apimachinery::names::qualified_name_problem;
 
 pub(super) use self::placement::{node_term, toleration};
+pub(super) use self::resize::resize;
+pub(crate) use self::resize::keep_rest as keep_rest_of_resize;
 pub(crate) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
 pub(super) use self::update::update;
