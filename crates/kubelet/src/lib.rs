@@ -24,6 +24,8 @@ mod disk_space;
 pub mod dns;
 mod drivers;
 mod error;
+#[cfg(test)]
+mod fake_runtime;
 mod fields;
 mod file_group;
 mod followed;

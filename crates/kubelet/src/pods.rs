@@ -269,3 +269,6 @@ fn read(envelope: &Envelope) -> Option<Happened> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;
