@@ -193,6 +193,9 @@ impl Allocations {
         record.under_way = Some(wanted.metadata.generation.unwrap_or(0));
         record::write(&self.pods.join(own), &record)?;
         (entry.record, entry.waits) = (record, None);
+        drop(state);
+        // What has not begun gives back at once what it does not want any more.
+        self.changes.send_replace(());
         Ok(Verdict::Granted)
     }
 

@@ -228,9 +228,9 @@ fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now:
         }
         return;
     }
-    // A start under way would leave a container behind: its end is awaited.
-    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes" || key == NETWORKS)
-    {
+    // A start under way would leave a container behind, and a resize the pod's group: their end is awaited.
+    let leaves = ["sandbox", "volumes", NETWORKS, RESIZE];
+    if facts.busy.iter().any(|key| key.starts_with("start:") || leaves.contains(&key.as_str())) {
         return;
     }
     let ready: Vec<_> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();

@@ -49,7 +49,10 @@ impl Worker {
             || self.facts.was_terminal
             || plan::is_terminal(self.spec(), &self.observed, &self.facts);
         if over {
-            self.size.refused = None;
+            // What it waited for is left to others.
+            if self.size.refused.take().is_some() {
+                self.context.allocations.withdraw(&uid);
+            }
             self.facts.resize = resize::Needs::default();
             return;
         }
