@@ -12,7 +12,8 @@ use super::{amount, quality};
 
 const LISTS: [&str; 2] = ["containers", "initContainers"];
 const RESIZED: [&str; 2] = ["cpu", "memory"];
-const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The annotation of a pod that only shows one that its node runs by itself.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const ONLY: &str = "only cpu and memory resources are mutable";
 
 /// Leaves of a write the resources and resize policies of containers. One that adds, removes, renames or reorders
@@ -43,7 +44,8 @@ pub(crate) fn keep_rest(old: &Value, new: &mut Value) {
     new["spec"] = spec;
 }
 
-fn carry(from: &Value, to: &mut Value, field: &str) {
+/// Takes a field over as it is, also that it is not there.
+pub(super) fn carry(from: &Value, to: &mut Value, field: &str) {
     match from.get(field) {
         Some(value) => to[field] = value.clone(),
         None => drop(to.as_object_mut().and_then(|map| map.remove(field))),
