@@ -27,7 +27,8 @@ fn resize(space: &Namespace, size: &Value) -> Result<String> {
 fn has(space: &Namespace, size: &Value, quota: &str, memory: &str) -> Result<()> {
     let pod = space.wait("pod", "p", "had its size", |pod| {
         let conditions = pod["status"]["conditions"].as_array();
-        let busy = conditions.into_iter().flatten().any(|c| c["type"].as_str().is_some_and(|t| t.starts_with("PodResize")));
+        let busy =
+            conditions.into_iter().flatten().any(|c| c["type"].as_str().is_some_and(|t| t.starts_with("PodResize")));
         !busy && pod["status"]["containerStatuses"][0]["resources"] == *size
     })?;
     let status = &pod["status"]["containerStatuses"][0];

@@ -259,6 +259,12 @@ impl Allocations {
         self.change(uid, |record| {
             record.under_way = None;
             record.restarts.clear();
+            // What does not run holds nothing of its old size.
+            for (name, size) in &mut record.applied {
+                if let Some(allocated) = record.allocated.get(name) {
+                    size.clone_from(allocated);
+                }
+            }
         })
     }
 }
@@ -269,8 +275,9 @@ impl State {
         let others = || self.pods.iter().filter(|(uid, _)| *uid != own).map(|(_, entry)| entry);
         let mut used = others().map(Entry::held).fold(Amounts::default(), Amounts::plus);
         let own = self.pods.get(own).map(Entry::held).unwrap_or_default();
-        let mut before: Vec<_> =
-            others().filter_map(|entry| entry.waits.map(|(asked, since)| (entry.rank(since), asked, entry.held()))).collect();
+        let mut before: Vec<_> = others()
+            .filter_map(|entry| entry.waits.map(|(asked, since)| (entry.rank(since), asked, entry.held())))
+            .collect();
         before.retain(|(other, ..)| *other < rank);
         before.sort_by_key(|(rank, ..)| *rank);
         for (_, asked, held) in before {

@@ -164,7 +164,10 @@ impl RuntimeService for Fake {
         Ok(Response::new(cri::CreateContainerResponse { container_id: id }))
     }
 
-    async fn start_container(&self, request: Request<cri::StartContainerRequest>) -> Reply<cri::StartContainerResponse> {
+    async fn start_container(
+        &self,
+        request: Request<cri::StartContainerRequest>,
+    ) -> Reply<cri::StartContainerResponse> {
         let mut state = self.state();
         if let Some((container, status)) = state.containers.get_mut(&request.into_inner().container_id) {
             container.state = ContainerState::ContainerRunning as i32;
@@ -190,7 +193,10 @@ impl RuntimeService for Fake {
         nothing()
     }
 
-    async fn list_containers(&self, request: Request<cri::ListContainersRequest>) -> Reply<cri::ListContainersResponse> {
+    async fn list_containers(
+        &self,
+        request: Request<cri::ListContainersRequest>,
+    ) -> Reply<cri::ListContainersResponse> {
         let wanted = request.into_inner().filter.unwrap_or_default().label_selector;
         let state = self.state();
         let all = state.containers.values().map(|(container, _)| container);

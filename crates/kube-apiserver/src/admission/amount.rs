@@ -143,7 +143,8 @@ pub(crate) fn of_pod(pod: &Value, field: &str) -> Amounts {
 /// what its node has set aside for it, and what it has. What its node can never give it does not count.
 pub(crate) fn held_by_pod(pod: &Value, field: &str) -> Amounts {
     let conditions = items(pod, "/status/conditions");
-    let infeasible = conditions.iter().any(|c| text(c, "/type") == "PodResizePending" && text(c, "/reason") == "Infeasible");
+    let infeasible =
+        conditions.iter().any(|c| text(c, "/type") == "PodResizePending" && text(c, "/reason") == "Infeasible");
     let statuses = || items(pod, "/status/containerStatuses").iter().chain(items(pod, "/status/initContainerStatuses"));
     total(pod, field, |container, field| {
         let status = statuses().find(|status| status.get("name") == container.get("name"));

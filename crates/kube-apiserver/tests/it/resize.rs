@@ -93,7 +93,8 @@ async fn what_may_not_change_is_refused_in_the_usual_words() {
     refused(resize(&pods, json!({"limits": {"cpu": null}})).await, 422, removed);
     let only = "spec: Forbidden: only cpu and memory resources are mutable";
     refused(resize(&pods, json!({"limits": {"ephemeral-storage": "1Gi"}})).await, 422, only);
-    let less = "spec.containers[0].resources.requests: Invalid value: \"3\": must be less than or equal to cpu limit of 2";
+    let less =
+        "spec.containers[0].resources.requests: Invalid value: \"3\": must be less than or equal to cpu limit of 2";
     refused(resize(&pods, json!({"requests": {"cpu": "3"}})).await, 422, less);
     let patch = json!({"spec": {"containers": [{"name": "new", "image": "i"}]}});
     let added = pods.patch_subresource("resize", "p", &PatchParams::default(), &Patch::Strategic(patch)).await;
@@ -116,7 +117,8 @@ async fn a_resize_stays_within_quotas_and_ranges() {
     refused(resize(&pods, json!({"limits": {"cpu": "4"}})).await, 403, over);
     resize(&pods, json!({"limits": {"cpu": "3"}})).await.unwrap();
     let ranges: Api<LimitRange> = Api::default_namespaced(server.client());
-    let range = json!({"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", "max": {"memory": "2Gi"}}]}});
+    let range =
+        json!({"metadata": {"name": "r"}, "spec": {"limits": [{"type": "Container", "max": {"memory": "2Gi"}}]}});
     ranges.create(&PostParams::default(), &serde_json::from_value(range).unwrap()).await.unwrap();
     let over = "maximum memory usage per Container is 2Gi, but limit is 3Gi";
     refused(resize(&pods, json!({"limits": {"memory": "3Gi"}})).await, 403, over);

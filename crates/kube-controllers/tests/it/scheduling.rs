@@ -145,9 +145,7 @@ async fn a_pod_between_two_sizes_holds_the_larger_of_its_node() {
     cluster.start(scheduler::run);
     cluster.start(kube_controllers::quota::run);
     cluster.node("n1", json!({})).await;
-    cluster
-        .create::<ResourceQuota>(json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "9"}}}))
-        .await;
+    cluster.create::<ResourceQuota>(json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "9"}}})).await;
     cluster.create::<Pod>(pod("old", cpu("3"))).await;
     cluster.until(cluster.api::<Pod>(), "old", |p| node_of(p).is_some()).await;
     let used = |amount: &'static str| {
@@ -155,7 +153,8 @@ async fn a_pod_between_two_sizes_holds_the_larger_of_its_node() {
             q.and_then(|q| q.status.as_ref()?.used.as_ref()?.get("requests.cpu")).is_some_and(|u| u.0 == amount)
         })
     };
-    let waits = |p: Option<&Pod>| condition(p, "PodScheduled").is_some_and(|c| c.reason.as_deref() == Some("Unschedulable"));
+    let waits =
+        |p: Option<&Pod>| condition(p, "PodScheduled").is_some_and(|c| c.reason.as_deref() == Some("Unschedulable"));
     // It is to have less, and has not given it back.
     between_sizes(&cluster, "1", "3", None).await;
     used("3").await;

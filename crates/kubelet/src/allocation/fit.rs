@@ -61,10 +61,10 @@ fn total(spec: &PodSpec, of: impl Fn(&Container) -> Amounts) -> Amounts {
             running = running.plus(of(container));
         }
     }
-    let overhead = spec.overhead.clone().map(|overhead| ResourceRequirements {
-        requests: Some(overhead),
-        ..ResourceRequirements::default()
-    });
+    let overhead = spec
+        .overhead
+        .clone()
+        .map(|overhead| ResourceRequirements { requests: Some(overhead), ..ResourceRequirements::default() });
     running.most(starting).plus(Amounts::of(overhead.as_ref()))
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn refusal(given: Amounts, wanted: Amounts, used: Amounts, node: Amou
     let of = |wanted: Amounts| wanted.each().into_iter().zip(given.each()).zip(used.each()).zip(node.each());
     let grown = || of(wanted).filter(|(((wanted, given), _), _)| wanted.1 > given.1);
     // Memory is what cannot be shared, and is told of first.
-    let never = grown().filter(|(((wanted, _), _), node)| wanted.1 > node.1).last();
+    let never = grown().rfind(|(((wanted, _), _), node)| wanted.1 > node.1);
     if let Some((((wanted, _), _), node)) = never {
         let message =
             format!("Node didn't have enough capacity: {}, requested: {}, capacity: {}", wanted.0, wanted.1, node.1);

@@ -42,7 +42,9 @@ pub(crate) fn read(dir: &Path) -> Option<Record> {
         other => other.map_err(|error| error.to_string()),
     };
     let parsed = text.and_then(|text| serde_json::from_slice(&text).map_err(|error| error.to_string()));
-    parsed.inspect_err(|error| tracing::warn!(path = %path.display(), error, "what a pod was given is not readable")).ok()
+    parsed
+        .inspect_err(|error| tracing::warn!(path = %path.display(), error, "what a pod was given is not readable"))
+        .ok()
 }
 
 /// Writes it so that it is there whole or as before.

@@ -65,8 +65,7 @@ pub(crate) fn needs(pod: &Pod, record: &Record, observed: &Observed) -> Needs {
             }
             continue;
         }
-        let (Some(has), Some(wanted)) =
-            (record.applied.get(&container.name), record.allocated.get(&container.name))
+        let (Some(has), Some(wanted)) = (record.applied.get(&container.name), record.allocated.get(&container.name))
         else {
             continue;
         };

@@ -58,7 +58,8 @@ impl Scene {
     #[track_caller]
     fn check(&self, expect: &str) {
         let sandbox = Sandbox { id: "s".into(), ready: true, ..Sandbox::default() };
-        let observed = Observed { sandboxes: vec![sandbox], containers: vec![instance("a", self.runs), instance("b", true)] };
+        let observed =
+            Observed { sandboxes: vec![sandbox], containers: vec![instance("a", self.runs), instance("b", true)] };
         let needs = needs(&self.after, &self.record(), &observed);
         let mut words = Vec::new();
         words.extend(needs.group.then(|| "group".to_owned()));
@@ -142,7 +143,8 @@ fn memory_in_use_forbids_a_lower_limit() {
 #[test]
 fn events_tell_the_sizes() {
     let pod = pod(&[json!({"name": "c0", "resources": {"requests": {"cpu": "100m"}}})]);
-    let shown = r#"Pod resize started: {"containers":[{"name":"c0","resources":{"requests":{"cpu":"100m"}}}],"generation":2}"#;
+    let shown =
+        r#"Pod resize started: {"containers":[{"name":"c0","resources":{"requests":{"cpu":"100m"}}}],"generation":2}"#;
     assert_eq!(told("started", &pod, 2, None), shown);
     let shown = r#"Pod resize Deferred: {"containers":[{"name":"c0","resources":{"requests":{"cpu":"100m"}}}],"generation":3,"error":"no \"room\""}"#;
     assert_eq!(told("Deferred", &pod, 3, Some("no \"room\"")), shown);

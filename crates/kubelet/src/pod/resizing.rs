@@ -12,12 +12,14 @@ use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::pod::resize::{self, Named};
 use crate::pod::start::named;
-use crate::pod::steps::Outcome;
 use crate::resources;
 
 /// Changes the containers in `update`, with the pod's group around them.
-pub(crate) async fn resize(context: Arc<Context>, pod: Arc<Pod>, update: Vec<Named>) -> Outcome {
-    Outcome::Resized(change(&context, &pod, update).await.map_err(|error| error.user_message()))
+///
+/// # Errors
+/// Why not, in words for users.
+pub(crate) async fn resize(context: Arc<Context>, pod: Arc<Pod>, update: Vec<Named>) -> Result<(), String> {
+    change(&context, &pod, update).await.map_err(|error| error.user_message())
 }
 
 async fn change(context: &Context, pod: &Pod, mut update: Vec<Named>) -> Result<()> {

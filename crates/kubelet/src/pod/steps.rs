@@ -13,10 +13,10 @@ use rpc::cri;
 use crate::context::{Context, about, about_container};
 use crate::error::{Error, Result};
 use crate::images::{self, ImageInfo, Waiting};
-use crate::pod::{hooks, resizing};
 use crate::pod::local_storage::{self, Usage};
 use crate::pod::start::{self, Start, named};
 use crate::pod::status::{Published, RESIZE};
+use crate::pod::{hooks, resizing};
 use crate::volumes::{self, Mounted};
 use crate::{allocation, csi, device_claims, networks, resources, sandbox};
 

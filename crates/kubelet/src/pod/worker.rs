@@ -492,7 +492,9 @@ impl Worker {
             Step::Remove { id } => {
                 self.spawn(&key, async move { Outcome::Other(context.runtime.remove_container(&id).await) });
             }
-            Step::Resize { update } => self.spawn(&key, resizing::resize(context, pod, update)),
+            Step::Resize { update } => {
+                self.spawn(&key, async move { Outcome::Resized(resizing::resize(context, pod, update).await) });
+            }
             Step::StopSandbox { id } => {
                 self.spawn(&key, async move { Outcome::Other(networks::stop_sandbox(&context, &id).await) });
             }

@@ -137,7 +137,8 @@ impl Node {
 
     /// Waits until the container has the size, and nothing is said of it any more.
     async fn has(&self, name: &str, size: &Value) -> Pod {
-        let pod = self.wait(name, "had its size", |pod| said(pod).is_empty() && actual(pod) == Some(size.clone())).await;
+        let pod =
+            self.wait(name, "had its size", |pod| said(pod).is_empty() && actual(pod) == Some(size.clone())).await;
         assert_eq!(container(&pod).unwrap()["allocatedResources"], size["requests"]);
         assert_eq!(pod.status.as_ref().unwrap().observed_generation, pod.metadata.generation);
         pod
@@ -236,7 +237,8 @@ async fn a_resize_waits_for_room() {
     assert_eq!(actual(&refused), Some(small.clone()));
     node.told("ResizeInfeasible").await;
     node.resize("p", large.clone()).await;
-    let later = "PodResizePending Deferred Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
+    let later =
+        "PodResizePending Deferred Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000";
     assert_eq!(actual(&node.says("p", &[later]).await), Some(small));
     node.told("ResizeDeferred").await;
     node.pods().delete("q", &DeleteParams::default().grace_period(0)).await.unwrap();
@@ -297,7 +299,8 @@ async fn a_sidecar_is_resized_as_well() {
     node.create_of("p", spec).await;
     node.log();
     node.resize_in("p", "initContainers", two.clone()).await;
-    let sidecar = |pod: &Pod| serde_json::to_value(pod.status.as_ref().unwrap()).unwrap()["initContainerStatuses"][0].clone();
+    let sidecar =
+        |pod: &Pod| serde_json::to_value(pod.status.as_ref().unwrap()).unwrap()["initContainerStatuses"][0].clone();
     let pod = node.wait("p", "grew", |pod| sidecar(pod)["resources"] == two && said(pod).is_empty()).await;
     assert_eq!(sidecar(&pod)["allocatedResources"], two["requests"]);
     assert_eq!(node.log(), ["update s 2048 200000 64Mi"]);

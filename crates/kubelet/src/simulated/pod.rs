@@ -298,7 +298,10 @@ mod tests {
         let next = |pod: &Pod| step(pod, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, at(1));
         let Step::Write(status) = next(&pod("2", "1")) else { panic!("nothing is told") };
         let container = &status["containerStatuses"][0];
-        assert_eq!((&container["resources"]["requests"]["cpu"], &container["allocatedResources"]["cpu"]), (&json!("2"), &json!("2")));
+        assert_eq!(
+            (&container["resources"]["requests"]["cpu"], &container["allocatedResources"]["cpu"]),
+            (&json!("2"), &json!("2"))
+        );
         assert_eq!(status["observedGeneration"], 2);
         assert_eq!(next(&pod("2", "2")), Step::Wait);
     }

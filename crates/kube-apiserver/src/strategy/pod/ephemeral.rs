@@ -48,7 +48,8 @@ mod tests {
     #[test]
     fn ephemeral_containers_are_added_and_nothing_else() {
         let with = |images: &[&str]| {
-            let list: Vec<_> = images.iter().enumerate().map(|(i, image)| json!({"name": i.to_string(), "image": image})).collect();
+            let list: Vec<_> =
+                images.iter().enumerate().map(|(i, image)| json!({"name": i.to_string(), "image": image})).collect();
             json!({"metadata": {"labels": {"a": "b"}}, "status": {"phase": "Running"},
                 "spec": {"containers": [{"name": "c", "image": "i"}], "ephemeralContainers": list}})
         };

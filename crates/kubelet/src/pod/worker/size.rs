@@ -39,7 +39,11 @@ impl Worker {
     pub(super) fn given(&mut self, pod: Arc<Pod>) -> Arc<Pod> {
         self.size.wanted = allocation::sizes(&pod);
         self.size.record = self.context.allocations.record(pod.metadata.uid.as_deref().unwrap_or_default());
-        if self.size.wanted == self.size.record.allocated { pod } else { Arc::new(sized(&pod, &self.size.record.allocated)) }
+        if self.size.wanted == self.size.record.allocated {
+            pod
+        } else {
+            Arc::new(sized(&pod, &self.size.record.allocated))
+        }
     }
 
     /// Asks for what is wanted, and finds out what is to be done for what was given.
@@ -93,7 +97,8 @@ impl Worker {
                 self.size.record = self.context.allocations.record(self.uid());
             }
             Ok(Verdict::Refused(refusal)) => {
-                let known = self.size.refused.as_ref().is_some_and(|(known, at)| *known == refusal && *at == generation);
+                let known =
+                    self.size.refused.as_ref().is_some_and(|(known, at)| *known == refusal && *at == generation);
                 if !known {
                     let reason = format!("Resize{}", refusal.reason);
                     let told = resize::told(refusal.reason, &wanted, generation, Some(&refusal.message));
@@ -109,7 +114,9 @@ impl Worker {
     /// What was given is there, as far as the runtime could be asked.
     fn finish_size(&mut self, uid: &str) {
         let Some(generation) = self.size.record.under_way else { return };
-        let met = self.facts.resize.is_met() && !self.facts.busy.contains(plan::RESIZE);
+        // A start under way may have begun with the size of before.
+        let busy = |key: &String| key == plan::RESIZE || key.starts_with("start:");
+        let met = self.facts.resize.is_met() && !self.facts.busy.iter().any(busy);
         if !met || !self.lagging.is_empty() {
             return;
         }
