@@ -31,6 +31,7 @@ mod pods;
 mod probes;
 mod reading;
 mod registry;
+mod resize;
 mod restarts;
 mod restricted;
 mod rollout;
@@ -76,6 +77,7 @@ const SHARED: &[(&str, &[Test])] = &[
     ("networks", networks::TESTS),
     ("probes", probes::TESTS),
     ("reading", reading::TESTS),
+    ("resize", resize::TESTS),
     ("restarts", restarts::TESTS),
     ("rollout", rollout::TESTS),
     ("services", services::TESTS),

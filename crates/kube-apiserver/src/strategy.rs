@@ -344,7 +344,7 @@ pub(crate) fn validate(
     }
 }
 
-pub(crate) use pod::{aggregated_requests, of_whole_pods};
+pub(crate) use pod::{aggregated_requests, keep_rest_of_ephemeral, keep_rest_of_resize, of_whole_pods};
 
 /// Something taken for an object that is not stored yet; given back when dropped.
 #[derive(Debug)]

@@ -16,6 +16,7 @@ pub mod disruption;
 pub mod endpoints;
 pub mod eviction;
 pub mod gc;
+mod held;
 pub mod ipaddress;
 pub mod job;
 mod kinds;

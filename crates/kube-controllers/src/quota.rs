@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, PersistentVolumeClaim, Pod, ResourceQuota, ResourceQuotaStatus, Service};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::controller::quantity::{self, Milli};
 use kit::controller::{self, During, Result, pod};
 use kit::queue::{self, Next};
@@ -18,6 +17,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::context::Context;
+use crate::held::{self, Quantities};
 use crate::resources::{Served, discover};
 
 /// How often kinds nobody watches here are counted again.
@@ -48,7 +48,8 @@ pub async fn run(ctx: Context) {
         let wake = wake.clone();
         move |old, new| {
             let counted = |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| !pod::is_finished(pod));
-            if counted(old) != counted(new) || old.is_some() != new.is_some() {
+            let resized = || old.zip(new).is_some_and(|(old, new)| held::differs(old, new));
+            if counted(old) != counted(new) || old.is_some() != new.is_some() || resized() {
                 wake(&new.or(old).and_then(|pod| pod.namespace()).unwrap_or_default());
             }
         }
@@ -188,13 +189,16 @@ fn node_ports(service: &Service) -> usize {
 
 /// Requests or limits of all pods: the containers together, or the largest init container.
 fn sum(pods: &[Arc<Pod>], resource: &str, limits: bool) -> Milli {
-    let of = |container: &Container| {
-        let resources = container.resources.as_ref();
-        let list: Option<&BTreeMap<String, Quantity>> =
-            resources.and_then(|r| if limits { r.limits.as_ref() } else { r.requests.as_ref() });
-        list.and_then(|list| list.get(resource)).map_or(0, quantity::of)
-    };
     let pod_sum = |pod: &Arc<Pod>| {
+        let of = |container: &Container| {
+            let amount = |list: &Quantities| list.get(resource).map(quantity::of);
+            let most = if limits {
+                held::limits(pod, container).filter_map(amount).max()
+            } else {
+                held::requests(pod, container).filter_map(amount).max()
+            };
+            most.unwrap_or(0)
+        };
         let Some(spec) = &pod.spec else { return 0 };
         let mut running: Milli = spec.containers.iter().map(of).sum();
         let (mut sidecars, mut starting) = (0, 0);

@@ -232,7 +232,7 @@ impl Scheduler {
         let relabelled = old.zip(new).is_some_and(|(old, new)| old.metadata.labels != new.metadata.labels);
         // One that goes is no neighbour any more, though it still holds its resources.
         let going = old.zip(new).is_some_and(|(old, new)| !pod::is_terminating(old) && pod::is_terminating(new));
-        let shrunk = old.zip(new).is_some_and(|(old, new)| old.spec != new.spec);
+        let shrunk = old.zip(new).is_some_and(|(old, new)| old.spec != new.spec || amounts::shrank(old, new));
         // A pod that waited for its victims gives up its claim on the room.
         let gave_up = old.and_then(|old| cluster::nominated_node(old)).is_some() && new.is_none();
         if (old.filter(bound).is_some() && new.filter(bound).is_none()) || going || shrunk || gave_up {

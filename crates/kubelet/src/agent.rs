@@ -10,6 +10,7 @@ use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::allocation::Allocations;
 use crate::config::Config;
 use crate::context::Context;
 use crate::device_drivers::DeviceClaims;
@@ -42,6 +43,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let (known, pods_known) = watch::channel(Arc::default());
     let context = Arc::new(Context {
         devices: devices.clone(),
+        allocations: Allocations::new(config.root.join("pods"), &amounts),
         device_claims: DeviceClaims::new(config.root.join("device-claims")),
         csi: Csi::new(),
         volumes: Inventory::default(),

@@ -11,6 +11,7 @@ use pod_networks::Networks;
 use rpc::cri;
 use sys::cgroup::Hierarchy;
 
+use crate::allocation::Allocations;
 use crate::config::Config;
 use crate::device_drivers::DeviceClaims;
 use crate::devices::Devices;
@@ -30,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) images: Images,
     pub(crate) networks: Networks,
     pub(crate) devices: Devices,
+    pub(crate) allocations: Allocations,
     pub(crate) device_claims: DeviceClaims,
     pub(crate) csi: Csi,
     pub(crate) volumes: Inventory,

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Invariants: it knows nothing of virtual machines; whatever must survive its restart lies in the runtime (labels and
-//! annotations) or in the API, so that a restart touches no container.
+//! annotations), in the API, or in records below its directory, so that a restart touches no container.
 
 mod agent;
+mod allocation;
 mod claim;
 pub mod cni;
 mod collection;
@@ -23,6 +24,8 @@ mod disk_space;
 pub mod dns;
 mod drivers;
 mod error;
+#[cfg(test)]
+mod fake_runtime;
 mod fields;
 mod file_group;
 mod followed;

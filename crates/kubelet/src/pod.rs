@@ -19,7 +19,8 @@
 //! by a probe, or by the moment the plan named; it never polls.
 //!
 //! Invariants: only the worker changes its pod's containers, files and status. `plan`, `status` and everything they use
-//! are pure. Nothing is remembered that a restart would need: containers, labels and annotations say it all.
+//! are pure. Nothing is remembered that a restart would need: containers, labels and annotations
+//! say it all, but for how large containers are, which the record of [`crate::allocation`] says.
 
 pub(crate) mod admission;
 pub(crate) mod container;
@@ -31,6 +32,8 @@ pub(crate) mod mounts;
 pub(crate) mod observed;
 pub(crate) mod plan;
 pub(crate) mod probes;
+pub(crate) mod resize;
+pub(crate) mod resizing;
 pub(crate) mod start;
 pub(crate) mod status;
 pub(crate) mod steps;

@@ -89,6 +89,7 @@ pub(crate) async fn run(
                     if let Some(listed) = listed.take() {
                         dispatcher.forget_all_but(&listed);
                     }
+                    dispatcher.context.allocations.settle();
                 }
                 Ok(watcher::Event::Apply(Told(pod))) => dispatcher.apply(pod),
                 Ok(watcher::Event::Delete(Told(pod))) => dispatcher.deleted(&pod),
@@ -122,6 +123,7 @@ impl Dispatcher {
     }
 
     fn begin(&mut self, uid: String, pod: Arc<Pod>) {
+        self.context.allocations.admit(&pod);
         let (wish, wishes) = watch::channel(Wish { pod, gone: false });
         let (happened, happenings) = mpsc::unbounded_channel();
         let (context, ended, own) = (self.context.clone(), self.ended.clone(), uid.clone());
@@ -162,6 +164,7 @@ impl Dispatcher {
 
     fn ended(&mut self, uid: &str) {
         self.workers.remove(uid);
+        self.context.allocations.forget(uid);
         // Deleted and made again under the same uid does not happen; a pod still known would be begun by its next event.
     }
 
@@ -266,3 +269,6 @@ fn read(envelope: &Envelope) -> Option<Happened> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

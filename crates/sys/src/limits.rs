@@ -17,6 +17,18 @@ pub struct Limits {
     pub memory: Option<i64>,
 }
 
+impl Limits {
+    /// The wider of each: what holds both. Where one sets no limit there is none.
+    pub fn most(self, other: Self) -> Self {
+        let time = |(quota, period): (i64, i64)| i128::from(quota) * 1_000_000 / i128::from(period.max(1));
+        Self {
+            cpu_shares: self.cpu_shares.max(other.cpu_shares),
+            cpu_quota: self.cpu_quota.zip(other.cpu_quota).map(|(a, b)| if time(a) >= time(b) { a } else { b }),
+            memory: self.memory.zip(other.memory).map(|(a, b)| a.max(b)),
+        }
+    }
+}
+
 /// Makes `group` (relative) where cpu or memory are controlled and writes the limits. Idempotent.
 pub fn apply(hierarchies: &[Hierarchy], group: &Path, limits: &Limits) -> Result<()> {
     for hierarchy in hierarchies {
@@ -77,6 +89,14 @@ fn v2(limits: &Limits) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wider_of_two_has_room_for_both() {
+        let limits = |quota, memory| Limits { cpu_shares: 2, cpu_quota: quota, memory };
+        let (small, large) = (limits(Some((1, 10)), Some(1)), limits(Some((9, 100)), Some(2)));
+        assert_eq!(small.most(large), limits(Some((1, 10)), Some(2)));
+        assert_eq!(small.most(limits(None, None)), limits(None, None));
+    }
 
     #[test]
     fn the_same_limits_in_both_versions() {

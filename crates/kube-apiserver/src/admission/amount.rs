@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 use meta::quantity::nanos;
 use serde_json::Value;
 
-use apimachinery::pointer::items;
+use apimachinery::pointer::{items, text};
 
 const ONE: i128 = 1_000_000_000;
 
@@ -133,17 +133,44 @@ fn at_least(to: &mut Amounts, other: Amounts) {
     }
 }
 
-/// `requests` or `limits` of a whole pod: its containers and sidecars together, or what its start needs if that is more;
-/// what the pod states for itself comes first.
+/// `requests` or `limits` of a whole pod, as it is wanted: its containers and sidecars together, or what its start needs
+/// if that is more; what the pod states for itself comes first.
 pub(crate) fn of_pod(pod: &Value, field: &str) -> Amounts {
+    total(pod, field, of_container)
+}
+
+/// The same of a pod that may be on the way from one size to another: a container takes the most of what it is to have,
+/// what its node has set aside for it, and what it has. What its node can never give it does not count.
+pub(crate) fn held_by_pod(pod: &Value, field: &str) -> Amounts {
+    let conditions = items(pod, "/status/conditions");
+    let infeasible =
+        conditions.iter().any(|c| text(c, "/type") == "PodResizePending" && text(c, "/reason") == "Infeasible");
+    let statuses = || items(pod, "/status/containerStatuses").iter().chain(items(pod, "/status/initContainerStatuses"));
+    total(pod, field, |container, field| {
+        let status = statuses().find(|status| status.get("name") == container.get("name"));
+        let Some(status) = status.filter(|status| status.get("resources").is_some()) else {
+            return of_container(container, field);
+        };
+        let mut held = if infeasible { Amounts::new() } else { of_container(container, field) };
+        at_least(&mut held, of_container(status, field));
+        if field == "requests" {
+            at_least(&mut held, amounts(status.get("allocatedResources")));
+        }
+        held
+    })
+}
+
+fn total(pod: &Value, field: &str, of: impl Fn(&Value, &str) -> Amounts) -> Amounts {
     let mut total = Amounts::new();
     for container in items(pod, "/spec/containers") {
-        add(&mut total, of_container(container, field));
+        add(&mut total, of(container, field));
     }
     let (mut sidecars, mut start) = (Amounts::new(), Amounts::new());
     for container in items(pod, "/spec/initContainers") {
-        let mut needs = of_container(container, field);
-        if container.get("restartPolicy").and_then(Value::as_str) == Some("Always") {
+        let sidecar = container.get("restartPolicy").and_then(Value::as_str) == Some("Always");
+        // One that ends before the others start does not change its size.
+        let mut needs = if sidecar { of(container, field) } else { of_container(container, field) };
+        if sidecar {
             add(&mut total, needs.clone());
             add(&mut sidecars, needs);
             at_least(&mut start, sidecars.clone());
@@ -199,5 +226,28 @@ mod tests {
         check(vec![container("2", None)], vec![container("1", None)], "2001m");
         check(vec![container("1", Some("Always"))], vec![container("1", None)], "2001m");
         check(vec![container("1", Some("Always")), container("3", None)], vec![container("1", None)], "4001m");
+    }
+
+    #[test]
+    fn a_pod_between_two_sizes_takes_the_larger() {
+        let check = |status: Value, reason: Option<&str>, expect: [&str; 2]| {
+            let container = json!({"name": "c", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}});
+            let pending = json!({"type": "PodResizePending", "status": "True", "reason": reason});
+            let pod = json!({"spec": {"containers": [container]},
+                "status": {"containerStatuses": [status], "conditions": reason.map(|_| [pending])}});
+            let held = ["requests", "limits"].map(|field| held_by_pod(&pod, field)["cpu"].to_string());
+            assert_eq!(held, expect);
+            assert_eq!(of_pod(&pod, "requests")["cpu"].to_string(), "2");
+        };
+        let has = |requests: &str, limits: &str, allocated: &str| {
+            json!({"name": "c", "resources": {"requests": {"cpu": requests}, "limits": {"cpu": limits}},
+                "allocatedResources": {"cpu": allocated}})
+        };
+        check(json!({"name": "c"}), None, ["2", "4"]);
+        check(has("1", "1", "1"), None, ["2", "4"]);
+        check(has("1", "1", "1"), Some("Deferred"), ["2", "4"]);
+        check(has("1", "1", "1"), Some("Infeasible"), ["1", "1"]);
+        check(has("3", "6", "1"), None, ["3", "6"]);
+        check(has("1", "1", "3"), Some("Infeasible"), ["3", "1"]);
     }
 }

@@ -553,6 +553,8 @@ fn merge_parts(call: &Call, edit: &Edit, old: &Value, new: &mut Value) {
                 }
             }
         }
+        "ephemeralcontainers" => strategy::keep_rest_of_ephemeral(old, new),
+        "resize" => strategy::keep_rest_of_resize(old, new),
         _ => {}
     }
 }

@@ -30,10 +30,12 @@ fn keep(old: &Value, new: &Value, path: &[&str], why: &str, causes: &mut Vec<Cau
 
 /// Adds a cause for every immutable field that changed.
 pub(super) fn check(resource: &Resource, old: &Value, new: &Value, subresource: &str, causes: &mut Vec<Cause>) {
-    if matches!(subresource, "status" | "finalize" | "binding" | "ephemeralcontainers" | "resize" | "approval") {
+    if matches!(subresource, "status" | "finalize" | "binding" | "approval") {
         return;
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") if subresource == "ephemeralcontainers" => pod::update_ephemeral(old, new, causes),
+        ("", "pods") if subresource == "resize" => pod::resize(old, new, causes),
         ("", "pods") => pod::update(old, new, causes),
         ("", "secrets" | "configmaps") => {
             if resource.plural == "secrets" {

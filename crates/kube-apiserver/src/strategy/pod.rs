@@ -2,10 +2,12 @@
 
 mod container;
 mod environment;
+mod ephemeral;
 mod handler;
 mod mount;
 mod network;
 mod placement;
+mod resize;
 mod resources;
 mod security;
 mod update;
@@ -18,7 +20,11 @@ use serde_json::{Value, json};
 
 use apimachinery::names::qualified_name_problem;
 
+pub(crate) use self::ephemeral::keep_rest as keep_rest_of_ephemeral;
+pub(super) use self::ephemeral::update as update_ephemeral;
 pub(super) use self::placement::{node_term, toleration};
+pub(crate) use self::resize::keep_rest as keep_rest_of_resize;
+pub(super) use self::resize::resize;
 pub(crate) use self::resources::{aggregated_requests, of_whole_pods};
 pub(super) use self::resources::{amount, overhead, resource_name};
 pub(super) use self::update::update;

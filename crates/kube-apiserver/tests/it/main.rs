@@ -29,6 +29,7 @@ mod policies;
 mod properties;
 mod protobuf;
 mod reach;
+mod resize;
 mod served;
 mod storage;
 mod store;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kit::controller::quantity::{self as q, Milli};
+
+use crate::held;
 
 /// An amount of each resource, in thousandths. Those every pod has are fields: they are compared for every node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,17 +85,23 @@ pub(crate) fn likely(pod: &Pod) -> Amounts {
     total(pod, true)
 }
 
+/// Whether a pod holds less of something than it did: its containers have been made smaller.
+pub(crate) fn shrank(old: &Pod, new: &Pod) -> bool {
+    let now = requests(new);
+    requests(old).iter().any(|(name, amount)| amount > now.get(name))
+}
+
 fn total(pod: &Pod, assume: bool) -> Amounts {
-    let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_deref()).unwrap_or_default();
-    let mut total = pod.spec.as_ref().map(|spec| of_spec(spec, statuses, assume)).unwrap_or_default();
+    let mut total = pod.spec.as_ref().map(|spec| of_spec(pod, spec, assume)).unwrap_or_default();
     total.pods = 1000;
     total
 }
 
-fn requested(container: &Container, assume: bool) -> Amounts {
-    let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-    let mut amounts = list.map(Amounts::of).unwrap_or_default();
+fn requested(pod: &Pod, container: &Container, assume: bool) -> Amounts {
+    let mut amounts = Amounts::default();
+    held::requests(pod, container).for_each(|list| amounts.raise(&Amounts::of(list)));
     if assume {
+        let list = container.resources.as_ref().and_then(|r| r.requests.as_ref());
         let says = |name: &str| list.is_some_and(|list| list.contains_key(name));
         if !says("cpu") {
             amounts.cpu = UNSAID_CPU;
@@ -105,24 +113,14 @@ fn requested(container: &Container, assume: bool) -> Amounts {
     amounts
 }
 
-/// While a running container shrinks, its node still holds what it had.
-fn held(status: &ContainerStatus) -> impl Iterator<Item = Amounts> {
-    let actual = status.resources.as_ref().and_then(|r| r.requests.as_ref());
-    [status.allocated_resources.as_ref(), actual].into_iter().flatten().map(Amounts::of)
-}
-
-fn of_spec(spec: &PodSpec, statuses: &[ContainerStatus], assume: bool) -> Amounts {
+fn of_spec(pod: &Pod, spec: &PodSpec, assume: bool) -> Amounts {
     let mut running = Amounts::default();
     for container in &spec.containers {
-        let mut now = requested(container, assume);
-        for status in statuses.iter().filter(|status| status.name == container.name) {
-            held(status).for_each(|amounts| now.raise(&amounts));
-        }
-        running.add(&now, 1);
+        running.add(&requested(pod, container, assume), 1);
     }
     let (mut sidecars, mut starting) = (Amounts::default(), Amounts::default());
     for container in spec.init_containers.iter().flatten() {
-        let mut now = requested(container, assume);
+        let mut now = requested(pod, container, assume);
         if container.restart_policy.as_deref() == Some("Always") {
             running.add(&now, 1);
             sidecars.add(&now, 1);
@@ -168,11 +166,32 @@ mod tests {
     }
 
     #[test]
-    fn a_shrinking_container_holds_what_it_had() {
-        let pod = json!({"spec": {"containers": [container("1")]},
-            "status": {"containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
-                "allocatedResources": {"cpu": "2"}}]}});
-        assert_eq!(requests(&serde_json::from_value(pod).unwrap()).cpu, 2000);
+    fn a_pod_between_two_sizes_holds_the_larger() {
+        let status = |allocated: &str, actual: &str| {
+            json!([{"name": "c", "image": "", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": actual}}}])
+        };
+        let check = |wanted: &str, statuses: &Value, reason: &str, expect: Milli| {
+            let pending = json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
+            let pod = |spec: Value, list: &str| {
+                let mut pod = json!({"spec": spec, "status": {"conditions": pending}});
+                pod["status"][list] = statuses.clone();
+                requests(&serde_json::from_value(pod).unwrap()).cpu
+            };
+            assert_eq!(pod(json!({"containers": [container(wanted)]}), "containerStatuses"), expect);
+            let mut sidecar = container(wanted);
+            sidecar["restartPolicy"] = "Always".into();
+            let spec = json!({"containers": [{"name": "main"}], "initContainers": [sidecar]});
+            assert_eq!(pod(spec, "initContainerStatuses"), expect);
+        };
+        check("1", &json!([]), "", 1000);
+        check("1", &status("2", "1"), "", 2000);
+        check("1", &status("1", "2"), "", 2000);
+        check("3", &status("1", "1"), "Deferred", 3000);
+        check("3", &status("1", "1"), "Infeasible", 1000);
+        check("3", &status("1", "2"), "Infeasible", 2000);
+        // Of whom nothing is known, nobody said what he has.
+        check("3", &json!([]), "Infeasible", 3000);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube_controllers::scheduler;
@@ -122,6 +122,54 @@ fn condition(pod: Option<&Pod>, type_: &str) -> Option<k8s_openapi::api::core::v
 async fn priority_class(cluster: &Cluster, name: &str, value: i32) {
     let class: PriorityClass = serde_json::from_value(json!({"metadata": {"name": name}, "value": value})).unwrap();
     cluster.all::<PriorityClass>().create(&PostParams::default(), &class).await.unwrap();
+}
+
+/// A pod of 3 cpus is to have `wanted`, and its node says what it has set aside and what the container has.
+async fn between_sizes(cluster: &Cluster, wanted: &str, has: &str, reason: Option<&str>) {
+    let pods = cluster.api::<Pod>();
+    let size = json!({"requests": {"cpu": wanted}});
+    let patch = json!({"spec": {"containers": [{"name": "c", "resources": size}]}});
+    pods.patch_subresource("resize", "old", &PatchParams::default(), &Patch::Strategic(patch)).await.unwrap();
+    let status = json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+        "state": {"running": {}}, "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": has}});
+    let pending = reason.map(|reason| json!({"type": "PodResizePending", "status": "True", "reason": reason}));
+    let gone = json!({"type": "PodResizePending", "$patch": "delete"});
+    let status = json!({"status": {"phase": "Running", "containerStatuses": [status],
+        "conditions": [pending.unwrap_or(gone)]}});
+    pods.patch_status("old", &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_pod_between_two_sizes_holds_the_larger_of_its_node() {
+    let cluster = Cluster::new().await;
+    cluster.start(scheduler::run);
+    cluster.start(kube_controllers::quota::run);
+    cluster.node("n1", json!({})).await;
+    cluster.create::<ResourceQuota>(json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "9"}}})).await;
+    cluster.create::<Pod>(pod("old", cpu("3"))).await;
+    cluster.until(cluster.api::<Pod>(), "old", |p| node_of(p).is_some()).await;
+    let used = |amount: &'static str| {
+        cluster.until(cluster.api::<ResourceQuota>(), "q", move |q| {
+            q.and_then(|q| q.status.as_ref()?.used.as_ref()?.get("requests.cpu")).is_some_and(|u| u.0 == amount)
+        })
+    };
+    let waits =
+        |p: Option<&Pod>| condition(p, "PodScheduled").is_some_and(|c| c.reason.as_deref() == Some("Unschedulable"));
+    // It is to have less, and has not given it back.
+    between_sizes(&cluster, "1", "3", None).await;
+    used("3").await;
+    cluster.create::<Pod>(pod("new", cpu("2"))).await;
+    cluster.until(cluster.api::<Pod>(), "new", waits).await;
+    between_sizes(&cluster, "1", "1", None).await;
+    cluster.until(cluster.api::<Pod>(), "new", |p| node_of(p).is_some()).await;
+    used("3").await;
+    // What it may get later is kept for it, and what it can never get is not.
+    between_sizes(&cluster, "2", "1", Some("Deferred")).await;
+    used("4").await;
+    cluster.create::<Pod>(pod("last", cpu("1"))).await;
+    cluster.until(cluster.api::<Pod>(), "last", waits).await;
+    between_sizes(&cluster, "2", "1", Some("Infeasible")).await;
+    cluster.until(cluster.api::<Pod>(), "last", |p| node_of(p).is_some()).await;
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 
 use crate::pod::container::ephemeral;
 use crate::pod::observed::{Instance, Observed, State};
+use crate::pod::resize::{Named, Needs};
 pub(crate) use crate::resources::is_sidecar;
 
 const CRASH_BASE: Duration = Duration::from_secs(10);
@@ -52,6 +53,10 @@ pub(crate) enum Step {
     Remove {
         id: String,
     },
+    /// Change the sizes of running containers, by name and id, and of the pod's group.
+    Resize {
+        update: Vec<Named>,
+    },
     StopSandbox {
         id: String,
     },
@@ -63,6 +68,8 @@ pub(crate) enum Step {
 
 /// The key of changes of networks.
 pub(crate) const NETWORKS: &str = "networks";
+/// The key of changes of sizes.
+pub(crate) const RESIZE: &str = "resize";
 
 impl Step {
     pub(crate) fn key(&self) -> String {
@@ -75,6 +82,7 @@ impl Step {
             Step::Stop { id, .. } => format!("stop:{id}"),
             Step::Kill { id } => format!("kill:{id}"),
             Step::Remove { id } => format!("remove:{id}"),
+            Step::Resize { .. } => RESIZE.into(),
             Step::StopSandbox { id } => format!("stop-sandbox:{id}"),
             Step::CleanUp { .. } => "clean".into(),
         }
@@ -113,6 +121,8 @@ pub(crate) struct Facts {
     pub(crate) was_terminal: bool,
     /// Sandboxes that are dead and have given back what they held, such as their addresses.
     pub(crate) released: BTreeSet<String>,
+    /// What the pod lacks of the size that it has been given.
+    pub(crate) resize: Needs,
     /// CleanUp was done, and with `all`.
     pub(crate) cleaned: Option<bool>,
 }
@@ -158,7 +168,7 @@ pub(crate) fn plan(pod: &Pod, observed: &Observed, facts: &Facts, now: Timestamp
     let mut plan = Plan::default();
     if let Some(stopping) = &facts.stopping {
         stop(spec, observed, stopping, facts, now, &mut plan);
-    } else if facts.was_terminal || is_terminal(spec, observed) {
+    } else if facts.was_terminal || is_terminal(spec, observed, facts) {
         // What still runs are sidecars: they get the pod's grace, which the runtime measures.
         let grace = Duration::from_secs(u64::try_from(grace_period(spec)).unwrap_or(0));
         let over = Stopping { deadline: now.checked_add(grace).unwrap_or(now), deleted: false };
@@ -218,9 +228,9 @@ fn stop(spec: &PodSpec, observed: &Observed, why: &Stopping, facts: &Facts, now:
         }
         return;
     }
-    // A start under way would leave a container behind: its end is awaited.
-    if facts.busy.iter().any(|key| key.starts_with("start:") || key == "sandbox" || key == "volumes" || key == NETWORKS)
-    {
+    // A start under way would leave a container behind, and a resize the pod's group: their end is awaited.
+    let leaves = ["sandbox", "volumes", NETWORKS, RESIZE];
+    if facts.busy.iter().any(|key| key.starts_with("start:") || leaves.contains(&key.as_str())) {
         return;
     }
     let ready: Vec<_> = observed.sandboxes.iter().filter(|sandbox| sandbox.ready).collect();
@@ -255,6 +265,9 @@ fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan:
     }
     let dead = observed.sandboxes.iter().filter(|other| !other.ready && !facts.released.contains(&other.id));
     plan.steps.extend(dead.map(|sandbox| Step::StopSandbox { id: sandbox.id.clone() }));
+    if sandbox.is_some() {
+        resize(spec, &facts.resize, plan);
+    }
     let own = |name: &str| {
         observed.latest(name).filter(|instance| sandbox.is_none_or(|sandbox| sandbox.id == instance.sandbox))
     };
@@ -300,6 +313,17 @@ fn run(spec: &PodSpec, observed: &Observed, facts: &Facts, now: Timestamp, plan:
     }
 }
 
+/// Stops what must start again to have another size; then the others are changed as they run.
+fn resize(spec: &PodSpec, needs: &Needs, plan: &mut Plan) {
+    for (name, id) in &needs.restart {
+        let reason = format!("Container {name} resize requires restart");
+        plan.steps.push(Step::Stop { id: id.clone(), name: name.clone(), grace: grace_period(spec), reason });
+    }
+    if needs.changes() {
+        plan.steps.push(Step::Resize { update: needs.update.clone() });
+    }
+}
+
 /// Starts, restarts or stops one container as its state demands.
 fn attend(
     spec: &PodSpec,
@@ -323,6 +347,13 @@ fn attend(
             if let Some(Doom { reason, grace }) = doom {
                 let grace = grace.unwrap_or_else(|| grace_period(spec));
                 plan.steps.push(Step::Stop { id: instance.id.clone(), name: container.name.clone(), grace, reason });
+            }
+        }
+        // It ended to be started with another size; the pod's group comes first, unless that fails.
+        State::Exited(_) if facts.resize.again.contains(&instance.id) => {
+            let waits = facts.resize.changes() && facts.hold.get(RESIZE).is_none_or(|until| *until <= now);
+            if !waits {
+                start(container, plan);
             }
         }
         State::Exited(exit) => {
@@ -393,7 +424,7 @@ pub(crate) fn restarts(spec: &PodSpec, container: &Container, code: i32) -> bool
 }
 
 /// True when no container of the pod will ever run again by itself.
-pub(crate) fn is_terminal(spec: &PodSpec, observed: &Observed) -> bool {
+pub(crate) fn is_terminal(spec: &PodSpec, observed: &Observed, facts: &Facts) -> bool {
     if spec.restart_policy.as_deref().unwrap_or("Always") == "Never" {
         let failed = |c: &&Container| {
             !is_sidecar(c) && observed.latest(&c.name).and_then(Instance::exit).is_some_and(|e| e.code != 0)
@@ -405,8 +436,8 @@ pub(crate) fn is_terminal(spec: &PodSpec, observed: &Observed) -> bool {
     }
     !spec.containers.is_empty()
         && spec.containers.iter().all(|container| {
-            let exit = observed.latest(&container.name).and_then(Instance::exit);
-            exit.is_some_and(|exit| !restarts(spec, container, exit.code))
+            let ended = observed.latest(&container.name).filter(|instance| !facts.resize.again.contains(&instance.id));
+            ended.and_then(Instance::exit).is_some_and(|exit| !restarts(spec, container, exit.code))
         })
 }
 

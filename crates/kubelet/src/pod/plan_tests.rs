@@ -246,3 +246,32 @@ fn an_ended_pod_gives_back_what_it_holds_and_keeps_its_containers() {
     let plan = check(never, &observed(&["a=0@9999"], Some(false)), &deleted, &["clean"]);
     assert_eq!(plan.steps, [Step::CleanUp { all: true }]);
 }
+
+#[test]
+fn sizes_change_one_after_the_other() {
+    let named = |name: &str| (name.to_owned(), format!("{name}0"));
+    let with = |resize: Needs| Facts { resize, ..ready() };
+    let both = observed(&["a", "b"], Some(true));
+    check(two(), &both, &with(Needs { group: true, update: vec![named("a")], ..Needs::default() }), &["resize"]);
+    // What is to start again ends first, whatever else there is to be done.
+    let restart = Needs { group: true, update: vec![named("b")], restart: vec![named("a")], ..Needs::default() };
+    check(two(), &both, &with(restart), &["stop:a0"]);
+    // Then the others change, and it starts at once, whatever it ended with and however often it has crashed before.
+    let ended = observed(&["a=0@9999", "b"], Some(true));
+    let again = |group: bool| Needs { group, again: ["a0".to_owned()].into(), ..Needs::default() };
+    let mut spec = two();
+    spec["restartPolicy"] = "OnFailure".into();
+    check(spec.clone(), &ended, &with(again(true)), &["resize"]);
+    let crashed = Facts { crashes: [("a".to_owned(), (CRASH_MAX, at(0)))].into(), ..with(again(false)) };
+    check(spec.clone(), &ended, &crashed, &["start:a"]);
+    // A change that fails does not keep it down.
+    let held = Facts { hold: [(RESIZE.to_owned(), at(NOW + 9))].into(), ..with(again(true)) };
+    check(spec.clone(), &ended, &held, &["start:a"]);
+    // Nor has the pod come to its end when all its containers start again.
+    let all = observed(&["a=0@9999", "b=0@9999"], Some(true));
+    assert!(!is_terminal(&pod(spec).spec.unwrap(), &all, &crashed));
+    // Nothing changes in a pod that is being stopped, and its group goes when the last change is over.
+    let stopping = Some(Stopping { deadline: at(NOW + 9), deleted: true });
+    let dying = Facts { stopping, busy: [RESIZE.to_owned()].into(), ..with(again(true)) };
+    check(two(), &observed(&["a=0@9999", "b=0@9999"], Some(true)), &dying, &[]);
+}

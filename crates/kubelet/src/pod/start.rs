@@ -91,6 +91,10 @@ pub(crate) async fn start(context: Arc<Context>, pod: Arc<Pod>, start: Start) ->
             config: Some(config),
             sandbox_config: Some(sandbox::config(&pod, start.sandbox_attempt, &context.surroundings())),
         };
+        // Before it is there, so that one that is there has what is written down.
+        let size = wanted.resources.clone().unwrap_or_default();
+        let noted = context.allocations.applied(uid, &start.name, &size);
+        noted.map_err(|error| ("CreateContainerError", error.user_message()))?;
         let created = context.runtime.cri().create_container(request).await;
         let created = created
             .map_err(Error::runtime("create container"))

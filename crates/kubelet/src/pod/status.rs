@@ -11,6 +11,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use meta::conditions;
 
+use crate::allocation::fit::Refusal;
+use crate::allocation::record::Record;
 use crate::images::Waiting;
 use crate::pod::container::ephemeral;
 use crate::pod::observed::{Instance, Observed, State};
@@ -20,6 +22,8 @@ use crate::resources::qos_class;
 /// The reason of a pod that took more of the node than it may.
 pub(crate) const EVICTED: &str = "Evicted";
 const DISRUPTION: &str = "DisruptionTarget";
+/// Conditions that are there while a resize waits or is under way, and not otherwise.
+pub(crate) const RESIZE: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// What the status is made of.
 pub(crate) struct Inputs<'a> {
@@ -33,8 +37,19 @@ pub(crate) struct Inputs<'a> {
     pub(crate) messages: &'a BTreeMap<String, String>,
     /// Set when the node itself ended the pod: reason and message.
     pub(crate) verdict: Option<&'a (String, String)>,
+    pub(crate) size: &'a Sizing<'a>,
     pub(crate) node_ips: &'a [String],
     pub(crate) now: Timestamp,
+}
+
+/// How large the pod is, and is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizing<'a> {
+    pub(crate) record: &'a Record,
+    /// Why the pod has not got what its spec says, and in which generation it was told.
+    pub(crate) refused: Option<(&'a Refusal, i64)>,
+    /// Why the containers have not got what the node has set aside.
+    pub(crate) error: Option<&'a str>,
 }
 
 /// The status to publish. Conditions that others own are carried over from the pod as given.
@@ -77,6 +92,7 @@ pub(crate) fn status(inputs: &Inputs<'_>) -> PodStatus {
         message: before.message.clone(),
         nominated_node_name: before.nominated_node_name.clone(),
         resize: before.resize.clone(),
+        observed_generation: pod.metadata.generation,
         resource_claim_statuses: before.resource_claim_statuses.clone(),
         ..Default::default()
     };
@@ -114,7 +130,7 @@ fn phase(spec: &PodSpec, inputs: &Inputs<'_>, initialized: bool) -> &'static str
     let exits: Vec<_> = spec.containers.iter().map(|c| observed.latest(&c.name).and_then(Instance::exit)).collect();
     let ends = inputs.facts.stopping.is_some() && !inputs.facts.power_off;
     let stopped = ends && !any_running;
-    if is_terminal(spec, observed) || (stopped && exits.iter().all(Option::is_some)) {
+    if is_terminal(spec, observed, inputs.facts) || (stopped && exits.iter().all(Option::is_some)) {
         let mains_running = spec.containers.iter().any(|c| observed.latest(&c.name).is_some_and(Instance::is_running));
         if !mains_running && (!any_running || !stopped) {
             let good = exits.iter().all(|exit| exit.is_some_and(|exit| exit.code == 0));
@@ -206,7 +222,12 @@ fn container_status(
             }
         }
     }
+    // What runs has what it was given; of anything else one can only say what is set aside.
+    let allocated = container.resources.clone().unwrap_or_default();
+    let applied = inputs.size.record.applied.get(&container.name).filter(|_| state.running.is_some());
     ContainerStatus {
+        allocated_resources: allocated.requests.clone().filter(|_| instance.is_some()),
+        resources: instance.map(|_| applied.cloned().unwrap_or(allocated)),
         name: container.name.clone(),
         container_id: instance
             .map(|instance| format!("containerd://{}", instance.id))
@@ -327,6 +348,9 @@ fn conditions(
         let (reason, message) = why.unzip();
         all.push(conditions::said(&old, kind, status, reason.as_deref(), message.as_deref(), &now));
     }
+    all.extend(resizing(&old, inputs.size, terminal, &now));
+    let generation = inputs.pod.metadata.generation;
+    all.iter_mut().for_each(|condition| condition.observed_generation = condition.observed_generation.or(generation));
     let evicted = inputs.verdict.filter(|(reason, _)| reason == EVICTED);
     let foreign = old.into_iter().filter(|condition| !is_own(&condition.type_));
     let mut foreign: Vec<_> = foreign.collect();
@@ -335,6 +359,18 @@ fn conditions(
     }
     all.extend(foreign);
     all
+}
+
+/// What is said of a resize that waits, or is under way.
+fn resizing(old: &[PodCondition], size: &Sizing<'_>, terminal: bool, now: &Time) -> Vec<PodCondition> {
+    let [pending, progress] = RESIZE;
+    let said = |kind, reason: Option<&str>, message: Option<&str>, generation: i64| PodCondition {
+        observed_generation: Some(generation).filter(|generation| *generation > 0),
+        ..conditions::said(old, kind, "True", reason, message, now)
+    };
+    let waits = size.refused.map(|(refusal, at)| said(pending, Some(refusal.reason), Some(&refusal.message), at));
+    let goes = size.record.under_way.map(|at| said(progress, size.error.map(|_| "Error"), size.error, at));
+    waits.into_iter().chain(goes).filter(|_| !terminal).collect()
 }
 
 /// True when writing `wanted` over `current` would change nothing.
@@ -386,7 +422,9 @@ impl Published {
 
 /// True for the conditions the kubelet owns.
 pub(crate) fn is_own(kind: &str) -> bool {
-    matches!(kind, "PodReadyToStartContainers" | "Initialized" | "Ready" | "ContainersReady" | "PodScheduled")
+    let lasting =
+        matches!(kind, "PodReadyToStartContainers" | "Initialized" | "Ready" | "ContainersReady" | "PodScheduled");
+    lasting || RESIZE.contains(&kind)
 }
 
 #[cfg(test)]

@@ -48,6 +48,9 @@ struct Scene {
     waiting: BTreeMap<String, Waiting>,
     before: Value,
     verdict: Option<(String, String)>,
+    record: Record,
+    refused: Option<Refusal>,
+    error: Option<&'static str>,
 }
 
 impl Scene {
@@ -57,7 +60,8 @@ impl Scene {
 
     fn status(self) -> PodStatus {
         let pod: Pod = serde_json::from_value(
-            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": self.spec, "status": self.before}),
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "generation": 7}, "spec": self.spec,
+                "status": self.before}),
         )
         .unwrap();
         let sandbox = Sandbox { id: "s".into(), ready: true, ips: vec!["10.0.0.2".into()], ..Default::default() };
@@ -69,6 +73,11 @@ impl Scene {
             crash_loops: &BTreeMap::new(),
             messages: &BTreeMap::new(),
             verdict: self.verdict.as_ref(),
+            size: &Sizing {
+                record: &self.record,
+                refused: self.refused.as_ref().map(|refusal| (refusal, 6)),
+                error: self.error,
+            },
             node_ips: &["192.0.2.1".to_owned()],
             now: at(100),
         })
@@ -99,6 +108,43 @@ fn one() -> Value {
 
 fn policy(policy: &str) -> Value {
     json!({"containers": [{"name": "a"}, {"name": "b"}], "restartPolicy": policy})
+}
+
+#[test]
+fn sizes_are_told_as_they_are() {
+    let size = |cpu: &str| json!({"requests": {"cpu": cpu}, "limits": {"cpu": cpu}});
+    let spec = || json!({"containers": [{"name": "a", "resources": size("2")}]});
+    let record = |under_way| {
+        let applied = serde_json::from_value(json!({"a": size("1")})).unwrap();
+        Record { applied, under_way, ..Record::default() }
+    };
+    let check = |scene: Scene, expect: Value, conditions: &[(&str, Option<&str>, Option<&str>, i64)]| {
+        let status = scene.status();
+        let container = &status.container_statuses.as_ref().unwrap()[0];
+        let told = json!([container.resources, container.allocated_resources]);
+        assert_eq!((told, status.observed_generation), (expect, Some(7)));
+        let found = status.conditions.iter().flatten().filter(|c| RESIZE.contains(&c.type_.as_str()));
+        let found: Vec<_> = found
+            .map(|c| (c.type_.as_str(), c.reason.as_deref(), c.message.as_deref(), c.observed_generation.unwrap()))
+            .collect();
+        assert_eq!(found, conditions);
+        let others = status.conditions.iter().flatten().filter(|c| !RESIZE.contains(&c.type_.as_str()));
+        assert!(others.into_iter().all(|c| c.observed_generation == Some(7)));
+    };
+    let runs = || Scene::new(spec(), vec![running("a")]);
+    let (old, new) = (json!([size("1"), {"cpu": "2"}]), json!([size("2"), {"cpu": "2"}]));
+    check(Scene { record: record(None), ..runs() }, old.clone(), &[]);
+    let progress = "PodResizeInProgress";
+    check(Scene { record: record(Some(5)), ..runs() }, old.clone(), &[(progress, None, None, 5)]);
+    let refused = Some(Refusal { reason: "Deferred", message: "no room".into() });
+    let both = [("PodResizePending", Some("Deferred"), Some("no room"), 6), (progress, Some("Error"), Some("why"), 5)];
+    let scene = Scene { record: record(Some(5)), refused, error: Some("why"), ..runs() };
+    check(scene, old, &both);
+    // What does not run has nothing but what is set aside.
+    check(Scene { record: record(None), ..Scene::new(spec(), vec![exited("a", 0, 1)]) }, new, &[]);
+    check(Scene::new(spec(), vec![]), json!([null, null]), &[]);
+    let before = json!({"conditions": [{"type": progress, "status": "True"}]});
+    check(Scene { before, ..Scene::new(spec(), vec![]) }, json!([null, null]), &[]);
 }
 
 #[test]

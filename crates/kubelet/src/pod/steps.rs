@@ -13,12 +13,12 @@ use rpc::cri;
 use crate::context::{Context, about, about_container};
 use crate::error::{Error, Result};
 use crate::images::{self, ImageInfo, Waiting};
-use crate::pod::hooks;
 use crate::pod::local_storage::{self, Usage};
 use crate::pod::start::{self, Start, named};
-use crate::pod::status::Published;
+use crate::pod::status::{Published, RESIZE};
+use crate::pod::{hooks, resizing};
 use crate::volumes::{self, Mounted};
-use crate::{csi, device_claims, networks, resources, sandbox};
+use crate::{allocation, csi, device_claims, networks, resources, sandbox};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -42,6 +42,8 @@ pub(crate) enum Outcome {
     Released(Result<()>),
     /// Why the pod takes more of the disk than it may, if it does.
     Measured(Option<String>),
+    /// Containers have their new sizes, or why not.
+    Resized(Result<(), String>),
     Other(Result<()>),
 }
 
@@ -84,10 +86,8 @@ pub(crate) async fn create_sandbox(context: Arc<Context>, pod: Arc<Pod>, attempt
 async fn run_sandbox(context: &Context, pod: &Pod, attempt: u32) -> Result<()> {
     let empty = PodSpec::default();
     let spec = pod.spec.as_ref().unwrap_or(&empty);
-    let group = resources::cgroup_parent(&context.config.node_name, pod);
-    let group = Path::new(group.trim_start_matches('/'));
-    sys::limits::apply(&context.hierarchies, group, &resources::of_pod(spec))
-        .map_err(|error| Error::Invalid(kit::Chain(&error).to_string()))?;
+    resizing::set_group(context, pod, &resources::of_pod(spec))?;
+    context.allocations.grouped(pod.metadata.uid.as_deref().unwrap_or_default(), allocation::sizes(pod))?;
     let logs = sandbox::log_directory(pod, &context.config.log_dir);
     std::fs::create_dir_all(&logs).map_err(Error::file("create", &logs))?;
     let wanted = context.networks.wanted(pod).await?;
@@ -248,12 +248,18 @@ fn replaced(status: &PodStatus) -> serde_json::Value {
         if let Some(ips) = object.get_mut("podIPs").and_then(|ips| ips.as_array_mut()) {
             ips.insert(0, serde_json::json!({"$patch": "replace"}));
         }
+        let mut gone = Vec::new();
         if let Some(conditions) = object.get_mut("conditions").and_then(|c| c.as_array_mut()) {
+            // What is not in a list that is merged stays in it.
+            for kind in RESIZE.iter().filter(|kind| !conditions.iter().any(|c| c["type"] == **kind)) {
+                gone.push(serde_json::json!({"$patch": "delete", "type": kind}));
+            }
             for condition in conditions.iter_mut().filter_map(|c| c.as_object_mut()) {
                 for key in ["reason", "message"] {
                     condition.entry(key).or_insert(serde_json::Value::Null);
                 }
             }
+            conditions.extend(gone);
         }
         for key in ["reason", "message"] {
             object.entry(key).or_insert(serde_json::Value::Null);

@@ -1,5 +1,7 @@
 //! The task that owns one pod.
 
+mod size;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,8 +22,9 @@ use crate::pod::probes::{self, Verdict};
 use crate::pod::start::{Start, named};
 use crate::pod::status::{self, Published};
 use crate::pod::steps::{self, Outcome};
-use crate::pod::{admission, local_storage, termination};
+use crate::pod::{admission, local_storage, resizing, termination};
 use crate::volumes::{self, Mounted};
+use size::Size;
 
 /// Retries of what failed: quick at first, because the cause is often an object not yet there.
 const RETRY: Backoff = Backoff { base: Duration::from_millis(200), max: Duration::from_secs(120) };
@@ -64,6 +67,7 @@ struct Worker {
     gone: bool,
     observed: Observed,
     facts: Facts,
+    size: Size,
     waiting: BTreeMap<String, Waiting>,
     mounted: Mounted,
     images: BTreeMap<String, ImageInfo>,
@@ -99,6 +103,7 @@ pub(crate) async fn run(
     let mut worker = Worker::new(context, pod, gone, reports);
     let mut drivers = worker.context.csi.drivers.changes();
     let mut plugins = worker.context.device_claims.plugins.changes();
+    let mut allocations = worker.context.allocations.changes();
     let mut dirty = true;
     loop {
         if dirty {
@@ -133,6 +138,8 @@ pub(crate) async fn run(
             Some((id, verdict)) = verdicts.recv() => worker.probed(&id, verdict),
             Ok(()) = drivers.changed() => worker.hasten(),
             Ok(()) = plugins.changed() => worker.hasten(),
+            // What others gave up may be what this one waits for.
+            Ok(()) = allocations.changed(), if worker.size.is_waiting() => {}
             () = power_off.cancelled(), if !worker.facts.power_off => worker.power_fails(),
             () = tokio::time::sleep(wake) => dirty |= !worker.lagging.is_empty() || worker.relist() == Some(Duration::ZERO),
         }
@@ -149,6 +156,7 @@ impl Worker {
             gone,
             observed: Observed::default(),
             facts,
+            size: Size::default(),
             waiting: BTreeMap::new(),
             mounted: Mounted::default(),
             images: BTreeMap::new(),
@@ -166,6 +174,7 @@ impl Worker {
             probes: BTreeMap::new(),
             reports,
         };
+        worker.pod = worker.given(worker.pod.clone());
         worker.check_admission();
         worker.check_deletion();
         worker
@@ -266,6 +275,7 @@ impl Worker {
             }
             None => pod,
         };
+        self.pod = self.given(self.pod.clone());
         self.gone |= gone;
         self.check_deletion();
     }
@@ -333,6 +343,7 @@ impl Worker {
         let now = kit::clock::now();
         self.check_active_deadline(now);
         self.check_storage();
+        self.tend_size();
         self.tend_probes();
         let pod = self.pod.clone();
         let plan = plan::plan(&pod, &self.observed, &self.facts, now);
@@ -356,7 +367,7 @@ impl Worker {
         if over
             && self.facts.stopping.is_none()
             && !self.facts.was_terminal
-            && !plan::is_terminal(self.spec(), &self.observed)
+            && !plan::is_terminal(self.spec(), &self.observed, &self.facts)
         {
             let message = "Pod was active on the node longer than the specified deadline";
             self.context.events.normal(&about(&self.pod), "DeadlineExceeded", message);
@@ -451,7 +462,8 @@ impl Worker {
             }
             Step::Pull { name } => self.spawn(&key, steps::pull(context, pod, name)),
             Step::Start { name, attempt, sandbox } => {
-                if let Some(exit) = self.observed.latest(&name).and_then(|last| last.exit()) {
+                let last = self.observed.latest(&name).filter(|last| !self.facts.resize.again.contains(&last.id));
+                if let Some(exit) = last.and_then(|last| last.exit()) {
                     let ran = Duration::try_from(exit.finished.duration_since(exit.started)).ok();
                     let delay = plan::next_crash_delay(self.facts.crashes.get(&name), ran);
                     self.facts.crashes.insert(name.clone(), (delay, kit::clock::now()));
@@ -479,6 +491,9 @@ impl Worker {
             }
             Step::Remove { id } => {
                 self.spawn(&key, async move { Outcome::Other(context.runtime.remove_container(&id).await) });
+            }
+            Step::Resize { update } => {
+                self.spawn(&key, async move { Outcome::Resized(resizing::resize(context, pod, update).await) });
             }
             Step::StopSandbox { id } => {
                 self.spawn(&key, async move { Outcome::Other(networks::stop_sandbox(&context, &id).await) });
@@ -538,10 +553,23 @@ impl Worker {
             }
             Outcome::Cleaned { all, result } => {
                 match &result {
-                    Ok(()) => self.facts.cleaned = Some(all),
+                    Ok(()) => {
+                        self.facts.cleaned = Some(all);
+                        self.context.allocations.over(&uid);
+                    }
                     Err(error) => failed(error),
                 }
                 (result.is_ok(), true)
+            }
+            Outcome::Resized(result) => {
+                match &result {
+                    Ok(()) => self.size.error = None,
+                    Err(why) => {
+                        tracing::warn!(pod = uid, error = why, "containers of a pod have not got their new sizes");
+                        self.failed_to_size(why);
+                    }
+                }
+                (result.is_ok(), false)
             }
             Outcome::Measured(excess) => {
                 if let Some(message) = excess {
@@ -653,6 +681,11 @@ impl Worker {
             crash_loops: &plan.crash_loops,
             messages: &self.messages,
             verdict: self.verdict.as_ref(),
+            size: &status::Sizing {
+                record: &self.size.record,
+                refused: self.size.refused.as_ref().map(|(refusal, generation)| (refusal, *generation)),
+                error: self.size.error.as_deref(),
+            },
             node_ips: &self.context.node_ips(),
             now,
         });

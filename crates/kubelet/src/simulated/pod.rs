@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -77,6 +77,9 @@ pub(crate) fn step(pod: &Pod, host: Ipv4Addr, own: Ipv4Addr, now: Timestamp) -> 
             },
             (None, begun) => Step::Write(started(pod, spec, host, own, begun.unwrap_or(now), now)),
         };
+    }
+    if let Some(resized) = resized(spec, &status, pod.metadata.generation) {
+        return Step::Write(resized);
     }
     let since = status
         .container_statuses
@@ -145,7 +148,36 @@ fn describe(pod: &Pod, container: &Container, state: &Value) -> Value {
     let running = state.get("running").is_some();
     json!({"name": container.name, "image": container.image, "imageID": container.image, "restartCount": 0,
         "containerID": container_id(pod, &container.name), "ready": running, "started": running, "state": state,
-        "lastState": {}, "resources": container.resources})
+        "lastState": {}, "resources": size(container), "allocatedResources": size(container).requests})
+}
+
+fn size(container: &Container) -> ResourceRequirements {
+    container.resources.clone().unwrap_or_default()
+}
+
+/// The statuses of containers that are to be of another size: a node of no substance has room for everything.
+fn resized(spec: &PodSpec, status: &PodStatus, generation: Option<i64>) -> Option<Value> {
+    let of = |containers: &[Container], statuses: &Option<Vec<ContainerStatus>>| -> Vec<ContainerStatus> {
+        let mut statuses = statuses.clone().unwrap_or_default();
+        for status in &mut statuses {
+            if let Some(container) = containers.iter().find(|container| container.name == status.name) {
+                status.resources = Some(size(container));
+                status.allocated_resources = size(container).requests;
+            }
+        }
+        statuses
+    };
+    let containers = of(&spec.containers, &status.container_statuses);
+    let inits = of(spec.init_containers.as_deref().unwrap_or_default(), &status.init_container_statuses);
+    let same = |new: &[ContainerStatus], old: &Option<Vec<ContainerStatus>>| new == old.as_deref().unwrap_or_default();
+    if same(&containers, &status.container_statuses) && same(&inits, &status.init_container_statuses) {
+        return None;
+    }
+    let mut status = json!({"containerStatuses": containers, "observedGeneration": generation});
+    if !inits.is_empty() {
+        status["initContainerStatuses"] = json!(inits);
+    }
+    Some(status)
 }
 
 fn started(pod: &Pod, spec: &PodSpec, host: Ipv4Addr, own: Ipv4Addr, begun: Timestamp, now: Timestamp) -> Value {
@@ -250,6 +282,28 @@ mod tests {
         check(json!({RUNS_FOR: "5s"}), "Never", "Running 5s Succeeded");
         check(json!({RUNS_FOR: "5", EXIT_CODE: "3"}), "Never", "Running 5s Failed");
         check(json!({STARTS_AFTER: "2", RUNS_FOR: "0"}), "OnFailure", "Pending 2s Running Succeeded");
+    }
+
+    #[test]
+    fn containers_become_as_large_as_they_are_to_be() {
+        let pod = |wanted: &str, has: &str| -> Pod {
+            let (wanted, has) = (json!({"requests": {"cpu": wanted}}), json!({"requests": {"cpu": has}}));
+            let status = json!({"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "state": {"running": {"startedAt": at(0).to_string()}}, "lastState": {}, "resources": has,
+                "allocatedResources": has["requests"]});
+            serde_json::from_value(json!({"metadata": {"name": "p", "generation": 2},
+                "spec": {"containers": [{"name": "c", "resources": wanted}]}, "status": {"containerStatuses": [status]}}))
+            .unwrap()
+        };
+        let next = |pod: &Pod| step(pod, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, at(1));
+        let Step::Write(status) = next(&pod("2", "1")) else { panic!("nothing is told") };
+        let container = &status["containerStatuses"][0];
+        assert_eq!(
+            (&container["resources"]["requests"]["cpu"], &container["allocatedResources"]["cpu"]),
+            (&json!("2"), &json!("2"))
+        );
+        assert_eq!(status["observedGeneration"], 2);
+        assert_eq!(next(&pod("2", "2")), Step::Wait);
     }
 
     #[test]

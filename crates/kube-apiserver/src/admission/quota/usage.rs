@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use apimachinery::pointer::{items, text};
 
-use crate::admission::amount::{Amount, Amounts, of_pod};
+use crate::admission::amount::{Amount, Amounts, held_by_pod};
 use crate::registry::Resource;
 
 /// Core kinds that are also counted by their plain name.
@@ -45,7 +45,7 @@ fn charged(pod: &Value) -> bool {
 
 fn pod(pod: &Value, used: &mut Amounts) {
     used.insert("pods".to_owned(), Amount::whole(1));
-    for (name, amount) in of_pod(pod, "requests") {
+    for (name, amount) in held_by_pod(pod, "requests") {
         let plain = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         if plain {
             used.insert(name.clone(), amount);
@@ -55,7 +55,7 @@ fn pod(pod: &Value, used: &mut Amounts) {
             used.insert(format!("requests.{name}"), amount);
         }
     }
-    for (name, amount) in of_pod(pod, "limits") {
+    for (name, amount) in held_by_pod(pod, "limits") {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
             used.insert(format!("limits.{name}"), amount);
         }
