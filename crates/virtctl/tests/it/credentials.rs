@@ -9,12 +9,12 @@ const KEY: &str = "ssh-ed25519 AAAAC3Nza me@here";
 /// `ssh-rsa OLD them`
 const HELD: &str = "c3NoLXJzYSBPTEQgdGhlbQ==";
 
-fn machine(credentials: &Value) -> Answer {
+fn machine(name: &str, credentials: &Value) -> Answer {
     Answer::Object(
         200,
         json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-            "metadata": { "name": "demo", "namespace": "default", "uid": "u", "resourceVersion": "7" },
+            "metadata": { "name": name, "namespace": "default", "uid": "u", "resourceVersion": "7" },
             "spec": { "template": { "spec": { "domain": { "devices": {} }, "accessCredentials": credentials } } },
         }),
     )
@@ -47,10 +47,10 @@ fn answers(method: &str, path: &str) -> Answer {
     } });
     match (method, path.rsplit('/').next().unwrap_or_default()) {
         ("GET" | "PATCH", "demo") if path.contains("/virtualmachines/") => {
-            machine(&json!([keys("own", "eve"), keys("shared", "adam"), words]))
+            machine("demo", &json!([keys("own", "eve"), keys("shared", "adam"), words]))
         }
-        ("GET" | "PATCH", "bare") if path.contains("/virtualmachines/") => machine(&Value::Null),
-        ("GET", "runs") if path.contains("/virtualmachines/") => machine(&Value::Null),
+        ("GET" | "PATCH", "bare") if path.contains("/virtualmachines/") => machine("bare", &Value::Null),
+        ("GET", "fixed") if path.contains("/virtualmachines/") => machine("fixed", &Value::Null),
         ("GET", "demo") if path.contains("/virtualmachineinstances/") => Answer::Object(
             200,
             json!({ "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": { "name": "demo" }, "spec": { "domain": { "devices": {} } } }),
@@ -117,8 +117,8 @@ async fn a_user_without_a_secret_gets_one_while_the_machine_is_stopped() {
 
 #[tokio::test]
 async fn a_secret_that_no_machine_names_does_not_stay() {
-    // `runs` is read and cannot be changed.
-    let (output, changes) = run(&["add-ssh-key", "--user", "root", "--value", KEY, "--force", "runs"]).await;
+    // `fixed` is read and cannot be changed.
+    let (output, changes) = run(&["add-ssh-key", "--user", "root", "--value", KEY, "--force", "fixed"]).await;
     assert!(output.starts_with("exit 1"), "{output}");
     let methods: Vec<&str> = changes.iter().map(|(method, ..)| method.as_str()).collect();
     assert_eq!(methods, ["POST", "PATCH", "DELETE"]);
