@@ -51,7 +51,7 @@ mkdir -p "$root/lib/modules/$version"
 (cd "$sysroot/lib/modules/$version" && cp modules.builtin modules.order "$root/lib/modules/$version/" && cp --parents $(cat "$work/modules") "$root/lib/modules/$version/")
 depmod -b "$root" "$version"
 cp -r "$here/rootfs/." "$root/"
-chmod 755 "$root/etc/init.d/rcS" "$root/etc/init.d/rcK" "$root/etc/acpi/PWRF/00000080" "$root/usr/lib/guest/cloud-init" "$root/srv/www/cgi-bin/hello"
+chmod 755 "$root/etc/init.d/rcS" "$root/etc/init.d/rcK" "$root/etc/acpi/PWRF/00000080" "$root/usr/lib/guest/cloud-init" "$root/usr/sbin/chpasswd" "$root/srv/www/cgi-bin/hello"
 hash=$(printf guest | busybox cryptpw -m sha512 -S guestguest -P 0 2>/dev/null || openssl passwd -6 -salt guestguest guest)
 printf 'root:%s:19000:0:99999:7:::\ndhcpcd:!:19000::::::\nguest:%s:19000:0:99999:7:::\n' "$hash" "$hash" > "$root/etc/shadow"
 chmod 600 "$root/etc/shadow"

@@ -20,6 +20,7 @@ mod component;
 mod console;
 mod continuity;
 mod copies;
+mod credentials;
 mod data_volume;
 mod deletion;
 mod disk_tasks;
@@ -108,6 +109,7 @@ fn beside() -> Vec<Trial> {
         backup::trials(),
         backup_pull::trials(),
         memory_dump::trials(),
+        credentials::trials(),
         full::trials(),
         run_strategy::trials(),
         sets::trials(),

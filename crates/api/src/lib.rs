@@ -15,6 +15,7 @@ pub mod unserved;
 /// Group `kubevirt.io`.
 pub mod kubevirt {
     pub mod constants;
+    pub mod credentials;
     pub mod eviction;
     pub mod hotplug;
     pub mod identity;

@@ -8,6 +8,7 @@ pub mod backup;
 mod capabilities;
 mod clock;
 mod cpu;
+mod credentials;
 mod devices;
 mod disks;
 mod environment;
@@ -31,6 +32,7 @@ use api::kubevirt::hotplug::at_start;
 use api::kubevirt::v1::VirtualMachineInstance;
 
 pub use capabilities::NodeCapabilities;
+pub use credentials::CredentialsOutcome;
 pub use environment::{
     Backing, Environment, FirmwareFiles, Format, Paths, PluggedInterface, ResolvedDisk, ResolvedKernel, Smbios,
 };

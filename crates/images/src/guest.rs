@@ -42,6 +42,7 @@ const FILES: &[(&str, &str)] = &[
     ("rootfs/srv/www/index.html", include_str!("../../../guest/rootfs/srv/www/index.html")),
     ("rootfs/srv/www/cgi-bin/hello", include_str!("../../../guest/rootfs/srv/www/cgi-bin/hello")),
     ("rootfs/usr/lib/guest/cloud-init", include_str!("../../../guest/rootfs/usr/lib/guest/cloud-init")),
+    ("rootfs/usr/sbin/chpasswd", include_str!("../../../guest/rootfs/usr/sbin/chpasswd")),
 ];
 
 /// The whole recipe as one text, for telling whether it changed.

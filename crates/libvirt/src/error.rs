@@ -6,6 +6,7 @@ use crate::xdr::Malformed;
 
 /// Numbers of `virErrorNumber` that callers decide by.
 pub mod code {
+    pub const INTERNAL_ERROR: i32 = 1;
     pub const INVALID_ARGUMENT: i32 = 8;
     pub const OPERATION_INVALID: i32 = 55;
     pub const NO_DOMAIN: i32 = 42;
@@ -65,8 +66,34 @@ impl Error {
         self.code() == code::NO_DOMAIN
     }
 
+    /// Why the guest's agent did not do what it was told to, in its own words; none where it did not answer.
+    pub fn refused_by_agent(&self) -> Option<&str> {
+        let Self::Call { code: code::INTERNAL_ERROR, message, .. } = self else { return None };
+        let (_, rest) = message.split_once("unable to execute QEMU agent command")?;
+        Some(rest.split_once("': ").map_or(rest, |(_, why)| why))
+    }
+
     /// A checkpoint is not there, or what it stands for cannot be relied on: a backup from it would lack changes.
     pub fn is_bad_checkpoint(&self) -> bool {
         [code::INVALID_CHECKPOINT, code::NO_CHECKPOINT, code::CHECKPOINT_INCONSISTENT].contains(&self.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_agent_says_is_told_apart_from_its_silence() {
+        #[track_caller]
+        fn check(code: i32, message: &str, expect: Option<&str>) {
+            let error = Error::Call { call: "asking the guest agent", code, message: message.to_owned() };
+            assert_eq!(error.refused_by_agent(), expect);
+        }
+        let refusal = "internal error: unable to execute QEMU agent command 'guest-ssh-add-authorized-keys': failed to lookup user 'eve': x";
+        check(code::INTERNAL_ERROR, refusal, Some("failed to lookup user 'eve': x"));
+        check(code::INTERNAL_ERROR, "internal error: unable to parse", None);
+        check(code::AGENT_UNRESPONSIVE, "Guest agent is not responding: QEMU guest agent is not connected", None);
+        assert_eq!(Error::Text("x").refused_by_agent(), None);
     }
 }

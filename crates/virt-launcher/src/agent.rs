@@ -93,7 +93,8 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten().take(LIST_LIMIT)
 }
 
-fn commands(info: &Value) -> Vec<GuestAgentCommandInfo> {
+/// The commands that an agent's `guest-info` lists.
+pub(crate) fn commands(info: &Value) -> Vec<GuestAgentCommandInfo> {
     let commands: BTreeMap<String, bool> = list(&info["supported_commands"])
         .map(|command| (word(&command["name"]), command["enabled"].as_bool().unwrap_or(false)))
         .collect();

@@ -26,6 +26,11 @@ impl Dirs {
         self.run.join("kubevirt-private")
     }
 
+    /// Where Secrets are shown.
+    pub(crate) fn secrets(&self) -> PathBuf {
+        self.private().join("secret")
+    }
+
     pub(crate) fn ephemeral(&self) -> PathBuf {
         self.run.join("kubevirt-ephemeral-disks")
     }

@@ -22,6 +22,7 @@ use crate::request_queue::{Kind, Phase, Queue, Verdict, judge};
 use crate::{Args, Dirs, Error, agent, console_log, domain_state};
 
 mod backup;
+mod credentials;
 mod devices;
 mod failing;
 mod memory_dump;
@@ -160,6 +161,7 @@ pub struct Driver {
     asked: devices::Asked,
     backup: Option<backup::Running>,
     dump: memory_dump::Dump,
+    credentials: credentials::Credentials,
     failing: failing::Failing,
     sizes: sizes::Sizes,
     agent_facts: domain::GuestFacts,
@@ -212,6 +214,7 @@ impl Driver {
             asked: devices::Asked::default(),
             backup: None,
             dump: memory_dump::Dump::default(),
+            credentials: credentials::Credentials::default(),
             failing: failing::Failing::default(),
             sizes: sizes::Sizes::default(),
             agent_facts: domain::GuestFacts::default(),
@@ -250,6 +253,7 @@ impl Driver {
                 }
                 Some(progress) = self.progress.1.recv() => self.moving(progress).await,
                 written = self.dump.written() => self.memory_written(written).await,
+                outcome = self.credentials.outcome() => self.told_of_credentials(&outcome),
                 _ = tick.tick() => self.look().await,
                 // A guest that came from elsewhere has its devices once their last holder has ended; and nobody else may come
                 // between, who waits for them too.
@@ -284,6 +288,7 @@ impl Driver {
             }
         }
         self.agent_task = None;
+        self.credentials.end();
         tracing::info!(status = self.publisher.get().status, reason = self.publisher.get().reason, "the guest is gone");
         if timeout(LAST_READ, self.publisher.newest_was_read()).await.is_err() {
             tracing::info!("nobody read the final state");
@@ -382,6 +387,8 @@ impl Driver {
         self.prepared = prepared;
         self.phase = Phase::Running;
         self.domain.send_replace(Some(Arc::new(domain)));
+        self.credentials.ask(&vmi);
+        self.give_credentials();
         tracing::info!(domain = self.name, borrowed = self.prepared.lent.len(), "the virtual machine runs");
         Ok(())
     }
@@ -551,6 +558,7 @@ impl Driver {
 
     fn agent(&mut self, connected: bool) {
         self.publisher.update(|state| state.agent_connected = connected);
+        self.credentials.agent(connected);
         self.agent_task = None;
         if !connected {
             self.agent_facts = domain::GuestFacts::default();

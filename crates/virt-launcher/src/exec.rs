@@ -29,28 +29,38 @@ pub(crate) struct Outcome {
     pub(crate) output: String,
 }
 
-async fn ask(domain: &Arc<Domain>, command: Value) -> Result<Value, Error> {
-    let domain = domain.clone();
-    let answer = tokio::task::spawn_blocking(move || domain.agent_command(&command.to_string(), AGENT_TIMEOUT)).await;
-    let text = answer.map_err(|_| Error::Answer)?.map_err(Error::Agent)?;
-    if text.len() > 2 * OUTPUT_LIMIT {
-        return Err(Error::Output);
+/// What answers commands: the agent of a guest, or one that a test plays.
+pub(crate) trait Agent: Sync {
+    /// The answer to `command`, which takes so many seconds at most, and is bounded in size.
+    fn ask_within(&self, seconds: i32, command: Value) -> impl Future<Output = Result<Value, Error>> + Send;
+
+    /// The answer to a command that takes no time.
+    fn ask(&self, command: Value) -> impl Future<Output = Result<Value, Error>> + Send {
+        self.ask_within(AGENT_TIMEOUT, command)
     }
-    let mut answer: Value = serde_json::from_str(&text).map_err(|_| Error::Answer)?;
-    answer.get_mut("return").map(Value::take).ok_or(Error::Answer)
 }
 
-pub(crate) async fn run(domain: &Arc<Domain>, command: &str, args: &[String], seconds: u64) -> Result<Outcome, Error> {
+impl Agent for Arc<Domain> {
+    async fn ask_within(&self, seconds: i32, command: Value) -> Result<Value, Error> {
+        let domain = self.clone();
+        let answer = tokio::task::spawn_blocking(move || domain.agent_command(&command.to_string(), seconds)).await;
+        let text = answer.map_err(|_| Error::Answer)?.map_err(Error::Agent)?;
+        if text.len() > 2 * OUTPUT_LIMIT {
+            return Err(Error::Output);
+        }
+        let mut answer: Value = serde_json::from_str(&text).map_err(|_| Error::Answer)?;
+        answer.get_mut("return").map(Value::take).ok_or(Error::Answer)
+    }
+}
+
+pub(crate) async fn run(agent: &impl Agent, command: &str, args: &[String], seconds: u64) -> Result<Outcome, Error> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
-    let started = ask(
-        domain,
-        json!({"execute": "guest-exec", "arguments": {"path": command, "arg": args, "capture-output": true}}),
-    )
-    .await?;
+    let arguments = json!({"path": command, "arg": args, "capture-output": true});
+    let started = agent.ask(json!({"execute": "guest-exec", "arguments": arguments})).await?;
     let pid = started["pid"].as_i64().ok_or(Error::Answer)?;
     let mut pause = Duration::from_millis(20);
     loop {
-        let status = ask(domain, json!({"execute": "guest-exec-status", "arguments": {"pid": pid}})).await?;
+        let status = agent.ask(json!({"execute": "guest-exec-status", "arguments": {"pid": pid}})).await?;
         if status["exited"] == true {
             let encoded = status["out-data"].as_str().unwrap_or_default();
             let output = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|_| Error::Answer)?;
@@ -73,6 +83,6 @@ pub(crate) async fn run(domain: &Arc<Domain>, command: &str, args: &[String], se
     }
 }
 
-pub(crate) async fn ping(domain: &Arc<Domain>) -> Result<(), Error> {
-    ask(domain, json!({"execute": "guest-ping"})).await.map(drop)
+pub(crate) async fn ping(agent: &impl Agent) -> Result<(), Error> {
+    agent.ask(json!({"execute": "guest-ping"})).await.map(drop)
 }

@@ -13,6 +13,7 @@ mod agent;
 mod args;
 mod cloud_init;
 mod console_log;
+mod credentials;
 mod daemon;
 mod dirs;
 mod domain_state;

@@ -6,6 +6,7 @@ use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use api::kubevirt::credentials;
 use api::kubevirt::hotplug::is_hotplug;
 use api::kubevirt::v1::{VirtualMachineInstance, Volume};
 use disk::iso::Files;
@@ -312,7 +313,7 @@ fn public_keys(vmi: &VirtualMachineInstance, private: &Path) -> Result<Vec<Strin
         let Some(ssh) = &credential.ssh_public_key else { continue };
         let by_seed = ssh.propagation_method.config_drive.is_some() || ssh.propagation_method.no_cloud.is_some();
         let Some(secret) = ssh.source.secret.as_ref().filter(|_| by_seed) else { continue };
-        let directory = private.join("secret").join(format!("{}-access-cred", secret.secret_name));
+        let directory = private.join("secret").join(credentials::volume(&secret.secret_name));
         for content in read_files("access credentials", &directory, true)?.into_values() {
             let text = String::from_utf8_lossy(&content).into_owned();
             keys.extend(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned));

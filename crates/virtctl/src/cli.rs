@@ -26,6 +26,8 @@ pub(crate) enum Command {
     Console(commands::console::Args),
     /// Print the manifest of a new object.
     Create(commands::create::Args),
+    /// Change SSH keys and passwords of a virtual machine.
+    Credentials(commands::credentials::Args),
     /// Have a virtual machine stay on the node it is being moved away from.
     EvacuateCancel(commands::evacuate_cancel::Args),
     /// Say why a virtual machine is not running, and what to do about it.

@@ -8,6 +8,7 @@ mod create_instancetype;
 mod create_named;
 mod create_preference;
 pub(crate) mod create_vm;
+pub(crate) mod credentials;
 mod document;
 pub(crate) mod evacuate_cancel;
 pub(crate) mod expand;

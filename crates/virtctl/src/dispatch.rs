@@ -14,6 +14,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Completion(args) => commands::completion::run(&args, &mut Cli::command()),
         Command::Console(args) => Box::pin(commands::console::run(globals, args)).await,
         Command::Create(args) => commands::create::run(globals, args),
+        Command::Credentials(args) => Box::pin(commands::credentials::run(globals, args)).await,
         Command::EvacuateCancel(args) => commands::evacuate_cancel::run(globals, args).await,
         Command::Explain(args) => commands::explain::run(globals, args).await,
         Command::Expand(args) => commands::expand::run(globals, &args).await,

@@ -72,16 +72,6 @@ pub const INSTANCE: &[Row] = &[
         When::Set,
         "the pod's own network is the cluster's: use pod: {} for it, and multus for networks beside it",
     ),
-    not_started(
-        "accessCredentials[].sshPublicKey.propagationMethod.qemuGuestAgent",
-        When::Present,
-        "use noCloud: {} or configDrive: {} with a cloud-init volume",
-    ),
-    not_started(
-        "accessCredentials[].userPassword",
-        When::Present,
-        "set the password with userData of a cloud-init volume",
-    ),
     not_started("volumes[].containerPath", When::Present, SOURCE),
     not_started("volumes[].downwardMetrics", When::Present, SOURCE),
     not_started("volumes[].hostDisk", When::Present, SOURCE),

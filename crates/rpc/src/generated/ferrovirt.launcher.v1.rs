@@ -119,18 +119,16 @@ pub struct DomainState {
     /// The memory dump that is written or that ended last, serialized `domain::MemoryDump`; empty before any.
     #[prost(string, tag = "12")]
     pub memory_dump: ::prost::alloc::string::String,
+    /// What became of the credentials that the guest's agent is given, serialized `domain::CredentialsOutcome`; empty before that is
+    /// known, and where there are none.
+    #[prost(string, tag = "13")]
+    pub credentials: ::prost::alloc::string::String,
 }
 /// Generated client implementations.
 pub mod launcher_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::http::Uri;
+    use tonic::codegen::*;
     #[derive(Debug, Clone)]
     pub struct LauncherClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -161,22 +159,16 @@ pub mod launcher_client {
             let inner = tonic::client::Grpc::with_origin(inner, origin);
             Self { inner }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> LauncherClient<InterceptedService<T, F>>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> LauncherClient<InterceptedService<T, F>>
         where
             F: tonic::service::Interceptor,
             T::ResponseBody: Default,
             T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                    http::Request<tonic::body::Body>,
+                    Response = http::Response<<T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody>,
                 >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+            <T as tonic::codegen::Service<http::Request<tonic::body::Body>>>::Error:
+                Into<StdError> + std::marker::Send + std::marker::Sync,
         {
             LauncherClient::new(InterceptedService::new(inner, interceptor))
         }
@@ -219,43 +211,26 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Sync",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Sync");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Sync"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Sync"));
             self.inner.unary(req, path, codec).await
         }
         /// The domain's state now and after every change. The newest state wins: a slow reader sees fewer messages, never stale ones.
         pub async fn watch(
             &mut self,
             request: impl tonic::IntoRequest<super::Empty>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::DomainState>>,
-            tonic::Status,
-        > {
+        ) -> std::result::Result<tonic::Response<tonic::codec::Streaming<super::DomainState>>, tonic::Status> {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Watch",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Watch");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Watch"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
         pub async fn pause(
@@ -265,18 +240,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Pause",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Pause");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Pause"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Pause"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn unpause(
@@ -286,18 +254,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Unpause",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Unpause");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Unpause"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Unpause"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn reset(
@@ -307,18 +268,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Reset",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Reset");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Reset"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Reset"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn soft_reboot(
@@ -328,18 +282,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/SoftReboot",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/SoftReboot");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "SoftReboot"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "SoftReboot"));
             self.inner.unary(req, path, codec).await
         }
         /// ACPI power button (and the agent, when connected). Returns at once; the state stream tells the rest.
@@ -350,18 +297,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Shutdown",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Shutdown");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Shutdown"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Shutdown"));
             self.inner.unary(req, path, codec).await
         }
         /// Destroy the domain now.
@@ -372,18 +312,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Kill",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Kill");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Kill"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Kill"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn guest_info(
@@ -393,18 +326,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/GuestInfo",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/GuestInfo");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "GuestInfo"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "GuestInfo"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn users(
@@ -414,18 +340,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Users",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Users");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Users"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Users"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn filesystems(
@@ -435,20 +354,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Filesystems",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Filesystems");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(
-                    GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Filesystems"),
-                );
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Filesystems"));
             self.inner.unary(req, path, codec).await
         }
         /// A PNG of the screen.
@@ -459,18 +369,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Screenshot",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Screenshot");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Screenshot"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Screenshot"));
             self.inner.unary(req, path, codec).await
         }
         /// Run a command in the guest through the agent (exec probes, virt-probe).
@@ -481,18 +384,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Exec",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Exec");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Exec"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Exec"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn guest_ping(
@@ -502,18 +398,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/GuestPing",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/GuestPing");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "GuestPing"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "GuestPing"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn stats(
@@ -523,18 +412,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Stats",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Stats");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Stats"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Stats"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn freeze(
@@ -544,18 +426,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Freeze",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Freeze");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Freeze"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Freeze"));
             self.inner.unary(req, path, codec).await
         }
         pub async fn unfreeze(
@@ -565,18 +440,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Unfreeze",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Unfreeze");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Unfreeze"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Unfreeze"));
             self.inner.unary(req, path, codec).await
         }
         /// Target of a migration: make ready what the domain will need, and wait for another launcher to send it. Idempotent.
@@ -587,18 +455,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Expect",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Expect");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Expect"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Expect"));
             self.inner.unary(req, path, codec).await
         }
         /// Source of a migration: begin to send the domain. Returns at once; the state stream tells the rest. Idempotent by UID.
@@ -609,18 +470,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Migrate",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Migrate");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Migrate"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Migrate"));
             self.inner.unary(req, path, codec).await
         }
         /// End the migration that runs; the guest stays. Without one, nothing happens.
@@ -631,20 +485,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/AbortMigration",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/AbortMigration");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(
-                    GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "AbortMigration"),
-                );
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "AbortMigration"));
             self.inner.unary(req, path, codec).await
         }
         /// Begin a backup, end the one that runs, or forget a checkpoint. Returns at once; the state stream tells the rest. A backup is
@@ -656,18 +501,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/Backup",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/Backup");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Backup"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "Backup"));
             self.inner.unary(req, path, codec).await
         }
         /// Tell libvirt of a checkpoint that an earlier launcher of the guest made. DATA_LOSS when changes since then are not known.
@@ -678,23 +516,11 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/RedefineCheckpoint",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/RedefineCheckpoint");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(
-                    GrpcMethod::new(
-                        "ferrovirt.launcher.v1.Launcher",
-                        "RedefineCheckpoint",
-                    ),
-                );
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "RedefineCheckpoint"));
             self.inner.unary(req, path, codec).await
         }
         /// Write the guest's memory into a file of a volume that the launcher was lent. Returns at once; the state stream tells the rest.
@@ -706,31 +532,18 @@ pub mod launcher_client {
             self.inner
                 .ready()
                 .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
+                .map_err(|e| tonic::Status::unknown(format!("Service was not ready: {}", e.into())))?;
             let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/ferrovirt.launcher.v1.Launcher/DumpMemory",
-            );
+            let path = http::uri::PathAndQuery::from_static("/ferrovirt.launcher.v1.Launcher/DumpMemory");
             let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "DumpMemory"));
+            req.extensions_mut().insert(GrpcMethod::new("ferrovirt.launcher.v1.Launcher", "DumpMemory"));
             self.inner.unary(req, path, codec).await
         }
     }
 }
 /// Generated server implementations.
 pub mod launcher_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
+    #![allow(unused_variables, dead_code, missing_docs, clippy::wildcard_imports, clippy::let_unit_value)]
     use tonic::codegen::*;
     /// Generated trait containing gRPC methods that should be implemented for use with LauncherServer.
     #[async_trait]
@@ -741,9 +554,7 @@ pub mod launcher_server {
             request: tonic::Request<super::SyncRequest>,
         ) -> std::result::Result<tonic::Response<super::Empty>, tonic::Status>;
         /// Server streaming response type for the Watch method.
-        type WatchStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::DomainState, tonic::Status>,
-            >
+        type WatchStream: tonic::codegen::tokio_stream::Stream<Item = std::result::Result<super::DomainState, tonic::Status>>
             + std::marker::Send
             + 'static;
         /// The domain's state now and after every change. The newest state wins: a slow reader sees fewer messages, never stale ones.
@@ -869,10 +680,7 @@ pub mod launcher_server {
                 max_encoding_message_size: None,
             }
         }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
+        pub fn with_interceptor<F>(inner: T, interceptor: F) -> InterceptedService<Self, F>
         where
             F: tonic::service::Interceptor,
         {
@@ -916,10 +724,7 @@ pub mod launcher_server {
         type Response = http::Response<tonic::body::Body>;
         type Error = std::convert::Infallible;
         type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
+        fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<std::result::Result<(), Self::Error>> {
             Poll::Ready(Ok(()))
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
@@ -927,21 +732,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Sync" => {
                     #[allow(non_camel_case_types)]
                     struct SyncSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::SyncRequest>
-                    for SyncSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::SyncRequest> for SyncSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::SyncRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::SyncRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::sync(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::sync(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -954,14 +750,8 @@ pub mod launcher_server {
                         let method = SyncSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -970,22 +760,13 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Watch" => {
                     #[allow(non_camel_case_types)]
                     struct WatchSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::ServerStreamingService<super::Empty>
-                    for WatchSvc<T> {
+                    impl<T: Launcher> tonic::server::ServerStreamingService<super::Empty> for WatchSvc<T> {
                         type Response = super::DomainState;
                         type ResponseStream = T::WatchStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::ResponseStream>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::watch(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::watch(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -998,14 +779,8 @@ pub mod launcher_server {
                         let method = WatchSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
@@ -1014,21 +789,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Pause" => {
                     #[allow(non_camel_case_types)]
                     struct PauseSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for PauseSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for PauseSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::pause(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::pause(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1041,14 +807,8 @@ pub mod launcher_server {
                         let method = PauseSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1057,21 +817,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Unpause" => {
                     #[allow(non_camel_case_types)]
                     struct UnpauseSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for UnpauseSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for UnpauseSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::unpause(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::unpause(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1084,14 +835,8 @@ pub mod launcher_server {
                         let method = UnpauseSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1100,21 +845,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Reset" => {
                     #[allow(non_camel_case_types)]
                     struct ResetSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for ResetSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for ResetSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::reset(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::reset(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1127,14 +863,8 @@ pub mod launcher_server {
                         let method = ResetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1143,21 +873,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/SoftReboot" => {
                     #[allow(non_camel_case_types)]
                     struct SoftRebootSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for SoftRebootSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for SoftRebootSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::soft_reboot(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::soft_reboot(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1170,14 +891,8 @@ pub mod launcher_server {
                         let method = SoftRebootSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1186,21 +901,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Shutdown" => {
                     #[allow(non_camel_case_types)]
                     struct ShutdownSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for ShutdownSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for ShutdownSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::shutdown(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::shutdown(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1213,14 +919,8 @@ pub mod launcher_server {
                         let method = ShutdownSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1229,21 +929,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Kill" => {
                     #[allow(non_camel_case_types)]
                     struct KillSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for KillSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for KillSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::kill(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::kill(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1256,14 +947,8 @@ pub mod launcher_server {
                         let method = KillSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1272,21 +957,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/GuestInfo" => {
                     #[allow(non_camel_case_types)]
                     struct GuestInfoSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for GuestInfoSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for GuestInfoSvc<T> {
                         type Response = super::Json;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::guest_info(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::guest_info(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1299,14 +975,8 @@ pub mod launcher_server {
                         let method = GuestInfoSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1315,21 +985,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Users" => {
                     #[allow(non_camel_case_types)]
                     struct UsersSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for UsersSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for UsersSvc<T> {
                         type Response = super::Json;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::users(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::users(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1342,14 +1003,8 @@ pub mod launcher_server {
                         let method = UsersSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1358,21 +1013,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Filesystems" => {
                     #[allow(non_camel_case_types)]
                     struct FilesystemsSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for FilesystemsSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for FilesystemsSvc<T> {
                         type Response = super::Json;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::filesystems(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::filesystems(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1385,14 +1031,8 @@ pub mod launcher_server {
                         let method = FilesystemsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1401,23 +1041,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Screenshot" => {
                     #[allow(non_camel_case_types)]
                     struct ScreenshotSvc<T: Launcher>(pub Arc<T>);
-                    impl<
-                        T: Launcher,
-                    > tonic::server::UnaryService<super::ScreenshotRequest>
-                    for ScreenshotSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::ScreenshotRequest> for ScreenshotSvc<T> {
                         type Response = super::Blob;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ScreenshotRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::ScreenshotRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::screenshot(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::screenshot(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1430,14 +1059,8 @@ pub mod launcher_server {
                         let method = ScreenshotSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1446,21 +1069,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Exec" => {
                     #[allow(non_camel_case_types)]
                     struct ExecSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::ExecRequest>
-                    for ExecSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::ExecRequest> for ExecSvc<T> {
                         type Response = super::ExecReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ExecRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::ExecRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::exec(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::exec(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1473,14 +1087,8 @@ pub mod launcher_server {
                         let method = ExecSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1489,23 +1097,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/GuestPing" => {
                     #[allow(non_camel_case_types)]
                     struct GuestPingSvc<T: Launcher>(pub Arc<T>);
-                    impl<
-                        T: Launcher,
-                    > tonic::server::UnaryService<super::GuestPingRequest>
-                    for GuestPingSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::GuestPingRequest> for GuestPingSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::GuestPingRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::GuestPingRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::guest_ping(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::guest_ping(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1518,14 +1115,8 @@ pub mod launcher_server {
                         let method = GuestPingSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1534,21 +1125,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Stats" => {
                     #[allow(non_camel_case_types)]
                     struct StatsSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for StatsSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for StatsSvc<T> {
                         type Response = super::Json;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::stats(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::stats(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1561,14 +1143,8 @@ pub mod launcher_server {
                         let method = StatsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1577,21 +1153,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Freeze" => {
                     #[allow(non_camel_case_types)]
                     struct FreezeSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::FreezeRequest>
-                    for FreezeSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::FreezeRequest> for FreezeSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::FreezeRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::FreezeRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::freeze(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::freeze(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1604,14 +1171,8 @@ pub mod launcher_server {
                         let method = FreezeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1620,21 +1181,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Unfreeze" => {
                     #[allow(non_camel_case_types)]
                     struct UnfreezeSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for UnfreezeSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for UnfreezeSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::unfreeze(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::unfreeze(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1647,14 +1199,8 @@ pub mod launcher_server {
                         let method = UnfreezeSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1663,21 +1209,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Expect" => {
                     #[allow(non_camel_case_types)]
                     struct ExpectSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::ExpectRequest>
-                    for ExpectSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::ExpectRequest> for ExpectSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ExpectRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::ExpectRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::expect(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::expect(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1690,14 +1227,8 @@ pub mod launcher_server {
                         let method = ExpectSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1706,21 +1237,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Migrate" => {
                     #[allow(non_camel_case_types)]
                     struct MigrateSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::MigrateRequest>
-                    for MigrateSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::MigrateRequest> for MigrateSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MigrateRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MigrateRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::migrate(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::migrate(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1733,14 +1255,8 @@ pub mod launcher_server {
                         let method = MigrateSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1749,21 +1265,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/AbortMigration" => {
                     #[allow(non_camel_case_types)]
                     struct AbortMigrationSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::Empty>
-                    for AbortMigrationSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::Empty> for AbortMigrationSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::Empty>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::Empty>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::abort_migration(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::abort_migration(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1776,14 +1283,8 @@ pub mod launcher_server {
                         let method = AbortMigrationSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1792,21 +1293,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/Backup" => {
                     #[allow(non_camel_case_types)]
                     struct BackupSvc<T: Launcher>(pub Arc<T>);
-                    impl<T: Launcher> tonic::server::UnaryService<super::BackupRequest>
-                    for BackupSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::BackupRequest> for BackupSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::BackupRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::BackupRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::backup(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::backup(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1819,14 +1311,8 @@ pub mod launcher_server {
                         let method = BackupSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1835,23 +1321,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/RedefineCheckpoint" => {
                     #[allow(non_camel_case_types)]
                     struct RedefineCheckpointSvc<T: Launcher>(pub Arc<T>);
-                    impl<
-                        T: Launcher,
-                    > tonic::server::UnaryService<super::CheckpointRequest>
-                    for RedefineCheckpointSvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::CheckpointRequest> for RedefineCheckpointSvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::CheckpointRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::CheckpointRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::redefine_checkpoint(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::redefine_checkpoint(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1864,14 +1339,8 @@ pub mod launcher_server {
                         let method = RedefineCheckpointSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
@@ -1880,23 +1349,12 @@ pub mod launcher_server {
                 "/ferrovirt.launcher.v1.Launcher/DumpMemory" => {
                     #[allow(non_camel_case_types)]
                     struct DumpMemorySvc<T: Launcher>(pub Arc<T>);
-                    impl<
-                        T: Launcher,
-                    > tonic::server::UnaryService<super::MemoryDumpRequest>
-                    for DumpMemorySvc<T> {
+                    impl<T: Launcher> tonic::server::UnaryService<super::MemoryDumpRequest> for DumpMemorySvc<T> {
                         type Response = super::Empty;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::MemoryDumpRequest>,
-                        ) -> Self::Future {
+                        type Future = BoxFuture<tonic::Response<Self::Response>, tonic::Status>;
+                        fn call(&mut self, request: tonic::Request<super::MemoryDumpRequest>) -> Self::Future {
                             let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Launcher>::dump_memory(&inner, request).await
-                            };
+                            let fut = async move { <T as Launcher>::dump_memory(&inner, request).await };
                             Box::pin(fut)
                         }
                     }
@@ -1909,38 +1367,20 @@ pub mod launcher_server {
                         let method = DumpMemorySvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
+                            .apply_compression_config(accept_compression_encodings, send_compression_encodings)
+                            .apply_max_message_size_config(max_decoding_message_size, max_encoding_message_size);
                         let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
                 }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
+                _ => Box::pin(async move {
+                    let mut response = http::Response::new(tonic::body::Body::default());
+                    let headers = response.headers_mut();
+                    headers.insert(tonic::Status::GRPC_STATUS, (tonic::Code::Unimplemented as i32).into());
+                    headers.insert(http::header::CONTENT_TYPE, tonic::metadata::GRPC_CONTENT_TYPE);
+                    Ok(response)
+                }),
             }
         }
     }

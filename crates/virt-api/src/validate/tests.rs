@@ -683,13 +683,38 @@ fn details_of_devices() {
 #[test]
 fn credentials() {
     let field = "spec.template.spec.accessCredentials[0]";
-    let key = |way: Value| json!([{ "sshPublicKey": { "source": { "secret": { "secretName": "s" } }, "propagationMethod": way } }]);
-    let message = format!("{field} requires a noCloud volume to exist when the noCloud propagationMethod is in use.");
-    let place = format!("{field}.sshPublicKey.propagationMethod");
-    check(&format!("{SPEC}/accessCredentials"), key(json!({ "noCloud": {} })), &[(&place, &message)]);
-    let why = "use noCloud: {} or configDrive: {} with a cloud-init volume";
-    let agent = key(json!({ "qemuGuestAgent": { "users": ["me"] } }));
-    kept(&format!("{SPEC}/accessCredentials"), agent, &format!("{place}.qemuGuestAgent"), why);
+    let source = json!({ "secret": { "secretName": "s" } });
+    let key = |way: Value| json!([{ "sshPublicKey": { "source": source, "propagationMethod": way } }]);
+    let password =
+        |source: &Value, way: Value| json!([{ "userPassword": { "source": source, "propagationMethod": way } }]);
+    let agent = |users: &[&str]| key(json!({ "qemuGuestAgent": { "users": users } }));
+    let says = |credentials: Value, expect: &[(&str, &str)]| {
+        let expect: Vec<(String, String)> =
+            expect.iter().map(|(place, message)| (format!("{field}{place}"), format!("{field}{message}"))).collect();
+        let expect: Vec<(&str, &str)> = expect.iter().map(|(place, message)| (&**place, &**message)).collect();
+        check(&format!("{SPEC}/accessCredentials"), credentials, &expect);
+    };
+    let ssh = ".sshPublicKey.propagationMethod";
+    let no_seed = " requires a noCloud volume to exist when the noCloud propagationMethod is in use.";
+    let one_way = " must have exactly one propagationMethod set";
+    let one_kind = " must have exactly one access credential type set";
+    says(key(json!({ "noCloud": {} })), &[(ssh, no_seed)]);
+    says(agent(&["me", "DOMAIN\\Jürgen Müller"]), &[]);
+    let users = ".sshPublicKey.propagationMethod.qemuGuestAgent.users";
+    says(agent(&[]), &[(users, " requires at least one user to be present in the users list")]);
+    let option = " \"-rf\" is not the name of a user";
+    says(agent(&["me", "-rf"]), &[(&format!("{users}[1]"), &format!("{users}[1]{option}"))]);
+    says(key(json!({})), &[(ssh, one_way)]);
+    says(key(json!({ "qemuGuestAgent": { "users": ["me"] }, "noCloud": {} })), &[(ssh, no_seed), (ssh, one_way)]);
+    let none = json!({});
+    says(password(&source, json!({ "qemuGuestAgent": {} })), &[]);
+    says(password(&source, json!({})), &[(".userPassword.propagationMethod", one_way)]);
+    let sourceless = (".userPassword.source", " must have exactly one source set");
+    says(password(&none, json!({ "qemuGuestAgent": {} })), &[sourceless]);
+    says(json!([{}]), &[("", one_kind)]);
+    let mut both = agent(&["me"]);
+    both[0]["userPassword"] = password(&source, json!({ "qemuGuestAgent": {} }))[0]["userPassword"].clone();
+    says(both, &[("", one_kind)]);
 }
 
 #[test]

@@ -284,13 +284,19 @@ async fn write(context: &Context, vmi: &VirtualMachineInstance, guest: &Guest) -
         Err(error) => return Err(failed(error)),
     }
     announce(context, vmi, guest, before.phase.as_deref(), &wanted);
-    for (bad, reason, message) in status::dump::news(&before.volume_status, &wanted.volume_status) {
-        let about = reference(vmi);
+    let about = reference(vmi);
+    let tell = |bad: bool, reason: &str, message: &str| {
         if bad {
             context.recorder.warning(&about, reason, message);
         } else {
             context.recorder.normal(&about, reason, message);
         }
+    };
+    for (bad, reason, message) in status::dump::news(&before.volume_status, &wanted.volume_status) {
+        tell(bad, reason, message);
+    }
+    if let Some((bad, reason, message)) = status::credentials::news(&before.conditions, &wanted.conditions) {
+        tell(bad, reason, &message);
     }
     Ok(())
 }

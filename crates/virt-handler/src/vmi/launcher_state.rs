@@ -1,7 +1,7 @@
 //! What a launcher told last, read once when it arrives. Bytes of a launcher are a guest's: what cannot be read says nothing.
 
 use api::kubevirt::v1::VirtualMachineInstanceBackupStatus;
-use domain::{DomainReason, DomainStatus, GuestFacts, MemoryDump, MigrationProgress};
+use domain::{CredentialsOutcome, DomainReason, DomainStatus, GuestFacts, MemoryDump, MigrationProgress};
 use rpc::launcher::DomainState;
 use serde::de::DeserializeOwned;
 
@@ -29,6 +29,8 @@ pub(crate) struct LauncherState {
     pub(crate) backup: Option<VirtualMachineInstanceBackupStatus>,
     /// The memory dump that is written or that ended last.
     pub(crate) memory_dump: Option<MemoryDump>,
+    /// What became of the credentials that the guest's agent is given.
+    pub(crate) credentials: Option<CredentialsOutcome>,
 }
 
 impl From<DomainState> for LauncherState {
@@ -47,6 +49,7 @@ impl From<DomainState> for LauncherState {
             migration: read(&told.migration),
             backup: read(&told.backup),
             memory_dump: read(&told.memory_dump),
+            credentials: read(&told.credentials),
         }
     }
 }
@@ -83,6 +86,7 @@ mod tests {
         assert_eq!(state.migration.unwrap().uid, "m");
         assert_eq!(state.backup.unwrap().backup_name.as_deref(), Some("b"));
         assert_eq!(state.memory_dump.unwrap().file, "vm-dump.memory");
+        assert_eq!(state.credentials, None);
     }
 
     #[test]
@@ -91,6 +95,7 @@ mod tests {
             status: "Dreaming".into(),
             guest: "{".into(),
             migration: "7".into(),
+            credentials: "[".into(),
             sync_error: "é".repeat(LONGEST_SENTENCE + 1),
             ..DomainState::default()
         };

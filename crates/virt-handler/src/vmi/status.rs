@@ -1,5 +1,6 @@
 //! The part of a VMI's status that virt-handler writes: everything from the running domain. Pure.
 
+pub(crate) mod credentials;
 pub(crate) mod dump;
 mod legible;
 #[cfg(test)]
@@ -182,6 +183,9 @@ fn conditions(
         set(list, condition::AGENT_CONNECTED, "True", None, None, &now);
     } else {
         remove(list, condition::AGENT_CONNECTED);
+    }
+    if !ended {
+        credentials::synchronized(list, state.credentials.as_ref(), &now);
     }
     // Before the guest was started there is nothing to say about moving it, and one write less.
     if state.status != Status::Unset {

@@ -21,6 +21,7 @@ impl Driver {
         let mut prepared = prepared.map_err(refused)?;
         self.hotplugged.join(&vmi, &self.dirs, &mut prepared).map_err(refused)?;
         self.prepared = prepared;
+        self.credentials.ask(&vmi);
         self.phase = Phase::Expecting;
         tracing::info!(domain = self.name, "a domain is expected from another node");
         Ok(())
@@ -62,6 +63,7 @@ impl Driver {
             // It was heard of before there was a domain to ask.
             self.agent(true);
         }
+        self.give_credentials();
     }
 
     /// Begins to send the domain away. The same migration twice is one.

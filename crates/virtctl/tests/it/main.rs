@@ -5,6 +5,7 @@
 mod cluster;
 mod commands;
 mod console;
+mod credentials;
 mod expand;
 mod export;
 mod forward;

@@ -19,6 +19,8 @@ use crate::facts::claims::{self, Claims};
 use crate::facts::persistent_state;
 
 const PRIVATE: &str = "/var/run/kubevirt-private";
+/// Characters of the longest name of a pod's volume.
+const LONGEST_NAME: usize = 63;
 
 /// What the pod mounts.
 #[derive(Debug, Default)]
@@ -78,8 +80,11 @@ pub(super) fn of(vmi: &VirtualMachineInstance, claims: &Claims) -> Mounts {
     let mut seen = BTreeSet::new();
     for secret in credentials(vmi) {
         if seen.insert(secret.clone()) {
-            let name = format!("{secret}-access-cred");
-            let path = format!("{PRIVATE}/secret/{name}");
+            let directory = api::kubevirt::credentials::volume(&secret);
+            let path = format!("{PRIVATE}/secret/{directory}");
+            // A Secret's name may be longer than a volume's, and has dots.
+            let fits = directory.len() <= LONGEST_NAME && !directory.contains('.');
+            let name = if fits { directory } else { format!("{}-access-cred", seen.len()) };
             out.mount(json!({ "secret": { "secretName": secret } }), &name, &path, true);
         }
     }
@@ -152,4 +157,42 @@ fn credentials(vmi: &VirtualMachineInstance) -> Vec<String> {
         .flatten()
         .filter_map(|kind| kind.pointer("/source/secret/secretName")?.as_str().map(str::to_owned))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_with_credentials_is_mounted_once_whatever_its_name_is() {
+        let source = |name: &str| json!({ "secret": { "secretName": name } });
+        let agent = |rest: Value| json!({ "qemuGuestAgent": rest });
+        let keys = |name: &str| json!({ "sshPublicKey": { "source": source(name), "propagationMethod": agent(json!({ "users": ["eve"] })) } });
+        let words = json!({ "userPassword": { "source": source("words"), "propagationMethod": agent(json!({})) } });
+        let long = "x".repeat(60);
+        let vmi = json!({ "spec": {
+            "domain": { "devices": {} },
+            "accessCredentials": [keys("a"), keys("a"), words, keys("with.dots"), keys(&long)],
+        } });
+        let mounts = of(&serde_json::from_value(vmi).unwrap(), &Claims::default());
+        let secret = |volume: &Value| volume["secret"]["secretName"].as_str().map(str::to_owned);
+        let found: Vec<(String, &str, &str)> = mounts
+            .volumes
+            .iter()
+            .filter_map(|volume| Some((secret(volume)?, volume["name"].as_str()?)))
+            .map(|(secret, name)| {
+                let path = mounts.mounts.iter().find(|mount| mount["name"] == name).unwrap();
+                (secret, name, path["mountPath"].as_str().unwrap().rsplit('/').next().unwrap())
+            })
+            .collect();
+        let own = |secret: &str, name, path| (secret.to_owned(), name, path);
+        let last = format!("{long}-access-cred");
+        let expect = [
+            own("a", "a-access-cred", "a-access-cred"),
+            own("words", "words-access-cred", "words-access-cred"),
+            own("with.dots", "3-access-cred", "with.dots-access-cred"),
+            own(&long, "4-access-cred", &last),
+        ];
+        assert_eq!(found, expect);
+    }
 }

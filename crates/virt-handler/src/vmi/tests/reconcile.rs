@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use domain::{DeviceKind, GuestFacts, LiveDevice, MigrationOutcome, MigrationProgress};
+use domain::{CredentialsOutcome, DeviceKind, GuestFacts, LiveDevice, MigrationOutcome, MigrationProgress};
 use kit::store::Key;
 use kube::api::DeleteParams;
 use rpc::launcher::DomainState;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fake_launcher::Answer;
-use super::test_node::{NAMESPACE, TestNode, pass, scheduled, until};
+use super::test_node::{NAMESPACE, TestNode, find, pass, scheduled, until};
 
 fn state(status: &str, reason: &str) -> DomainState {
     DomainState { status: status.into(), reason: reason.into(), ..DomainState::default() }
@@ -256,6 +256,34 @@ async fn the_kubevirt_object_is_listed_once_for_all_hand_overs() {
     let lists: Vec<_> =
         requests.iter().filter(of_kubevirts).filter(|request| !request.contains("watch=true")).collect();
     assert_eq!(lists.len(), 1, "{requests:#?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_becomes_of_credentials_is_a_condition_and_told_once_per_change() {
+    let node = TestNode::start("credentials").await;
+    let launcher = node.guest("vm", 1).await;
+    launcher.tell(running());
+    node.until("vm", |vmi| vmi["status"]["phase"] == "Running").await;
+    assert!(find(&node.vmi("vm").await, "AccessCredentialsSynchronized").is_none(), "nothing was given yet");
+    let outcome = |succeeded: bool, message: &str| {
+        let outcome = CredentialsOutcome { succeeded, message: message.to_owned() };
+        DomainState { credentials: serde_json::to_string(&outcome).unwrap(), agent_connected: true, ..running() }
+    };
+    launcher.tell(outcome(false, "no user eve\u{1b}[2J"));
+    node.until_event("vm", "AccessCredentialsSyncFailed").await;
+    let said = node.until_condition("vm", "AccessCredentialsSynchronized", true).await;
+    assert_eq!((&said["status"], &said["message"]), (&json!("False"), &json!("no user eve\\u001b[2J")));
+    launcher.tell(outcome(true, ""));
+    node.until_event("vm", "AccessCredentialsSyncSuccess").await;
+    let said = node.until_condition("vm", "AccessCredentialsSynchronized", true).await;
+    assert_eq!((&said["status"], &said["message"]), (&json!("True"), &Value::Null));
+    // More of the same, beside something else.
+    launcher.tell(DomainState { agent_connected: false, ..outcome(true, "") });
+    node.until_condition("vm", "AgentConnected", false).await;
+    pass(Duration::from_secs(5)).await;
+    let events = node.until_event("vm", "AccessCredentialsSyncSuccess").await;
+    let told = events.iter().filter(|reason| reason.starts_with("AccessCredentials")).count();
+    assert_eq!(told, 2, "{events:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,6 +61,18 @@ fn running(picture: &Picture) -> Verdict {
     if let Some(verdict) = changing(picture, &format!("{name} runs on node {node}")) {
         return verdict;
     }
+    let credentials = picture.condition(condition::ACCESS_CREDENTIALS_SYNCHRONIZED);
+    if let Some(held) = credentials.filter(|held| held.status == "False") {
+        let message = said(held.message.as_deref().unwrap_or_default());
+        return Verdict::new(
+            format!("{name} runs on node {node}, but its guest was not given all of its access credentials: {message}"),
+            format!("virtctl guestosinfo {} {}", picture.name, picture.flag()),
+        )
+        .remark(
+            "It is tried again; the guest needs the users, and an agent that offers guest-ssh-add-authorized-keys and \
+             guest-set-user-password",
+        );
+    }
     Verdict::new(format!("{name} runs on node {node}"), format!("virtctl console {} {}", picture.name, picture.flag()))
 }
 

@@ -109,6 +109,12 @@ fn it_runs() {
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1 but is not ready: readiness probe failed: connection refused. Next: `virtctl console demo -n default`");
     on["status"]["conditions"] = json!([{ "type": "Ready", "status": "False", "reason": "NodeUnresponsive", "message": "node node1 does not answer" }]);
     assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo was running on node node1 when that was last heard of: node node1 does not answer. Next: `kubectl describe node node1`");
+    let why = "Error encountered setting password for user [eve]: no such user";
+    on["status"]["conditions"] =
+        json!([{ "type": "AccessCredentialsSynchronized", "status": "False", "message": why }]);
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1, but its guest was not given all of its access credentials: Error encountered setting password for user [eve]: no such user. It is tried again; the guest needs the users, and an agent that offers guest-ssh-add-authorized-keys and guest-set-user-password. Next: `virtctl guestosinfo demo -n default`");
+    on["status"]["conditions"] = json!([{ "type": "AccessCredentialsSynchronized", "status": "True" }]);
+    assert_snapshot!(explained(json!({ "vm": vm("Always"), "vmi": on })), @"VM default/demo runs on node node1. Next: `virtctl console demo -n default`");
 }
 
 #[test]
