@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use api::kubevirt::credentials::volume;
 
@@ -12,6 +12,8 @@ use super::wanted::Values;
 
 /// Bytes of a Secret, by the API's own limit.
 const LIMIT: u64 = 1 << 20;
+/// How often a Secret that changed meanwhile is read again.
+const TRIES: usize = 3;
 
 /// The Secrets called so, below `directory`, as they are now.
 pub(super) fn read(directory: &Path, names: &BTreeSet<&str>) -> BTreeMap<String, Result<Values, String>> {
@@ -19,12 +21,21 @@ pub(super) fn read(directory: &Path, names: &BTreeSet<&str>) -> BTreeMap<String,
     names.iter().map(|name| ((*name).to_owned(), one(name))).collect()
 }
 
+/// All of one moment: the files of the next are in another directory, and those of the last are taken away while they may be being
+/// read. A part of them would look like keys that are not wanted any more.
 fn values(directory: &Path) -> io::Result<Values> {
-    // All of one moment: the files of the next are in another directory.
-    let now = match fs::canonicalize(directory.join("..data")) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => PathBuf::from(directory),
-        found => found?,
-    };
+    let moment = || fs::canonicalize(directory.join("..data"));
+    for _ in 0..TRIES {
+        let now = moment()?;
+        let values = files(&now);
+        if moment()? == now {
+            return values;
+        }
+    }
+    Err(io::Error::other("it changes all the time"))
+}
+
+fn files(now: &Path) -> io::Result<Values> {
     let mut values = Values::new();
     let mut left = LIMIT;
     for entry in fs::read_dir(now)? {
@@ -81,6 +92,9 @@ pub(super) mod tests {
         let home = tempfile::tempdir().unwrap();
         let found = read(home.path(), &BTreeSet::from(["none"])).remove("none").unwrap();
         assert!(found.is_err_and(|why| why.contains("No such file")));
+        // A directory that holds nothing yet is no Secret without keys.
+        fs::create_dir(home.path().join(volume("none"))).unwrap();
+        assert!(read(home.path(), &BTreeSet::from(["none"])).remove("none").unwrap().is_err());
         show(home.path(), "large", "..1", &[("a", &"x".repeat(800 << 10)), ("b", &"x".repeat(800 << 10))]);
         let found = read(home.path(), &BTreeSet::from(["large"])).remove("large").unwrap();
         assert_eq!(found, Err("it is larger than 1048576 bytes".to_owned()));
