@@ -54,7 +54,7 @@ fn follows() -> Result<()> {
     space.apply(&secret("words", &json!({ "guest": WORDS[0] })))?;
     space.apply(&vm())?;
     space.wait_for(BOOT, "vmi", NAME, "had its credentials", |vmi| holds(vmi, CONDITION))?;
-    let said = space.event("vmi", NAME, "AccessCredentialsSyncSuccess")?;
+    let said = space.event("VirtualMachineInstance", NAME, "AccessCredentialsSyncSuccess")?;
     ensure!(said == "Access credentials sync successful.", "{said}");
 
     let mut console = Console::open(&space, NAME)?;
@@ -89,7 +89,7 @@ fn follows() -> Result<()> {
     let why = condition(&vmi, CONDITION)["message"].as_str().unwrap_or_default().to_owned();
     ensure!(why.starts_with("Error encountered setting password for user [stranger]: "), "{why}");
     space.event_with(
-        "vmi",
+        "VirtualMachineInstance",
         NAME,
         "AccessCredentialsSyncFailed",
         "Access credentials sync failed: Error encountered",

@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 const NAME: &str = "growing";
 /// The guest has nobody who loads drivers and takes into use what comes after its start.
 const TAKE: &str = "modprobe virtio_mem; echo online_movable > /sys/devices/system/memory/auto_online_blocks; \
-                    (while :; do for c in /sys/devices/system/cpu/cpu*/online; do echo 1 > $c; done; sleep 1; done) >/dev/null 2>&1 &";
+                    (while :; do for c in /sys/devices/system/cpu/cpu*/online; do echo 1 > $c; done; sleep 1; done) >/dev/null 2>&1 & true";
 
 fn change(space: &Namespace, sockets: u32, guest: &str) -> Result<()> {
     let domain = json!({ "cpu": { "sockets": sockets }, "memory": { "guest": guest } });

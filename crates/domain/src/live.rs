@@ -68,6 +68,12 @@ impl LiveDomain {
             ["domain", "devices", "memory"] if attribute(start, "model") == "virtio-mem" => {
                 self.memory_device = Some(MemoryDevice::default());
             }
+            ["domain", "devices", "memory", "address"] => {
+                let Some(device) = &mut self.memory_device else { return };
+                let parts = ["type", "domain", "bus", "slot", "function"];
+                let given = parts.map(|part| (part, attribute(start, part)));
+                device.address = given.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+            }
             ["domain", "devices", "disk"] => {
                 self.devices.push(LiveDevice { device: attribute(start, "device"), ..LiveDevice::default() });
             }

@@ -26,7 +26,7 @@ pub enum Resize {
 }
 
 /// The memory device of a running domain, in KiB.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryDevice {
     /// All of it.
     pub size: u64,
@@ -34,6 +34,8 @@ pub struct MemoryDevice {
     pub requested: u64,
     /// What it uses.
     pub current: u64,
+    /// Where it sits, by which libvirt finds it: names and values of its address.
+    pub address: Vec<(&'static str, String)>,
 }
 
 /// What changes the CPUs of `live`; none when it has what `vmi` asks for.
@@ -53,15 +55,15 @@ pub fn memory(vmi: &VirtualMachineInstance, live: &LiveDomain) -> Option<Resize>
     let at_boot = Amount::try_from(at_boot).ok()?.bytes();
     let beyond = |amount: Amount| memory::kib(amount.bytes().saturating_sub(at_boot)) / BLOCK * BLOCK;
     let requested = beyond(guest_memory(spec));
-    match live.memory_device {
+    match &live.memory_device {
         None if requested == 0 => None,
-        None => Some(Resize::PlugMemory(device(beyond(most), requested))),
+        None => Some(Resize::PlugMemory(device(beyond(most), requested, &[]))),
         Some(held) if held.requested == requested => None,
-        Some(held) => Some(Resize::RequestMemory(device(held.size, requested.min(held.size)))),
+        Some(held) => Some(Resize::RequestMemory(device(held.size, requested.min(held.size), &held.address))),
     }
 }
 
-fn device(size: u64, requested: u64) -> String {
+fn device(size: u64, requested: u64, address: &[(&'static str, String)]) -> String {
     let kib = |name: &'static str, value: u64| Element::with_text(name, value).attr("unit", "KiB");
     let target = Element::new("target")
         .child(kib("size", size))
@@ -69,7 +71,9 @@ fn device(size: u64, requested: u64) -> String {
         .child(kib("block", BLOCK))
         .child(kib("requested", requested));
     let alias = Element::new("alias").attr("name", "ua-virtio-mem");
-    Element::new("memory").attr("model", "virtio-mem").child(target).child(alias).render()
+    let address = (!address.is_empty())
+        .then(|| address.iter().fold(Element::new("address"), |element, (name, value)| element.attr(name, value)));
+    Element::new("memory").attr("model", "virtio-mem").child(target).child(alias).children(address).render()
 }
 
 #[cfg(test)]
@@ -99,7 +103,7 @@ mod tests {
     /// `P size/requested` plugs, `R size/requested` requests.
     #[track_caller]
     fn check(guest: &str, most: Option<&str>, held: Option<(u64, u64)>, expect: &str) {
-        let memory_device = held.map(|(size, requested)| MemoryDevice { size, requested, current: 0 });
+        let memory_device = held.map(|(size, requested)| MemoryDevice { size, requested, ..Default::default() });
         let live = LiveDomain { memory_device, ..Default::default() };
         let number = |xml: &str, name: &str| {
             let (_, rest) = xml.split_once(&format!("<{name} unit='KiB'>")).unwrap_or_else(|| panic!("{xml}"));

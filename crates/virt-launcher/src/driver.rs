@@ -624,7 +624,7 @@ impl Driver {
         let mut facts = self.agent_facts.clone();
         facts.machine = live.machine;
         facts.memory_kib = live.memory_kib;
-        facts.plugged_kib = live.memory_device.map_or(0, |device| device.requested);
+        facts.plugged_kib = live.memory_device.as_ref().map_or(0, |device| device.requested);
         facts.vcpus = live.vcpus;
         facts.devices = live.devices;
         facts.failed_disks = self.failing.disks();

@@ -120,3 +120,19 @@ fn facts_from_live_xml() {
     assert!(LiveDomain::read("<domain><devices>").is_ok_and(|live| live.devices.is_empty()));
     assert!(LiveDomain::read(&"x".repeat(5 << 20)).is_err());
 }
+
+#[test]
+fn memory_that_came_later_is_read_with_its_place() {
+    let live = LiveDomain::read(
+        "<domain><vcpu placement='static' current='3'>4</vcpu><devices><memory model='virtio-mem'><target>\
+         <size unit='KiB'>3145728</size><node>0</node><block unit='KiB'>2048</block>\
+         <requested unit='KiB'>1048576</requested><current unit='KiB'>524288</current></target>\
+         <alias name='ua-virtio-mem'/><address type='pci' domain='0x0000' bus='0x07' slot='0x00' function='0x0'/>\
+         </memory></devices></domain>",
+    )
+    .unwrap();
+    let device = live.memory_device.unwrap();
+    assert_eq!((live.vcpus, device.size, device.requested, device.current), (3, 3_145_728, 1_048_576, 524_288));
+    let place: Vec<&str> = device.address.iter().map(|(_, value)| value.as_str()).collect();
+    assert_eq!(place, ["pci", "0x0000", "0x07", "0x00", "0x0"]);
+}

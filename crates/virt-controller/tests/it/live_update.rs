@@ -123,13 +123,13 @@ async fn a_guest_grows_in_its_pod_and_shrinks_again() {
     change(&cluster, json!({ "cpu": { "sockets": 1 }, "memory": { "guest": "1Gi" } })).await;
     reason(&cluster, "HotVCPUChange", Some("PodResized")).await;
     assert_eq!(requests(&cluster.pods.get(&pod).await.unwrap()), (cpu, memory));
-    guest(
-        &cluster,
-        json!({
-            "currentCPUTopology": { "sockets": 1, "cores": 1, "threads": 1 }, "memory": { "guestRequested": "1Gi" },
-        }),
-    )
-    .await;
+    // It is asked to, and then it has.
+    let asked = json!({ "guestRequested": "1Gi", "guestCurrent": "1536Mi" });
+    guest(&cluster, json!({ "currentCPUTopology": { "sockets": 1, "cores": 1, "threads": 1 }, "memory": asked })).await;
+    let vmi = reason(&cluster, "HotVCPUChange", None).await;
+    assert!(told(Some(&vmi), "HotMemoryChange").is_some(), "the guest uses what it was asked to give back");
+    guest(&cluster, json!({ "memory": { "guestCurrent": "1Gi" } })).await;
+    reason(&cluster, "HotMemoryChange", None).await;
     reason(&cluster, "HotVCPUChange", None).await;
     assert_eq!(requests(&cluster.pods.get(&pod).await.unwrap()), before);
 }

@@ -67,12 +67,19 @@ fn requested(vmi: &VirtualMachineInstance) -> Option<Amount> {
     Amount::try_from(vmi.status.as_ref()?.memory.as_ref()?.guest_requested.as_ref()?).ok()
 }
 
-/// In what the guest differs from what `vmi` says.
+/// The memory that the guest uses, where that changes while it runs: then all sizes are whole blocks.
+fn used(vmi: &VirtualMachineInstance) -> Option<Amount> {
+    vmi.spec.domain.memory.as_ref()?.max_guest.as_ref()?;
+    Amount::try_from(vmi.status.as_ref()?.memory.as_ref()?.guest_current.as_ref()?).ok()
+}
+
+/// In what the guest differs from what `vmi` says. One that uses more than that has yet to give it back.
 pub fn change(vmi: &VirtualMachineInstance) -> Change {
-    let wanted = Topology::of(&vmi.spec.domain);
+    let (wanted, memory) = (Topology::of(&vmi.spec.domain), guest_memory(&vmi.spec.domain));
     Change {
         cpus: current(vmi).is_some_and(|current| current.vcpus() != wanted.vcpus()),
-        memory: requested(vmi).is_some_and(|requested| requested != guest_memory(&vmi.spec.domain)),
+        memory: requested(vmi).is_some_and(|requested| requested != memory)
+            || used(vmi).is_some_and(|used| used > memory),
     }
 }
 
@@ -91,7 +98,7 @@ pub fn largest(vmi: &VirtualMachineInstance) -> VirtualMachineInstance {
         domain.cpu.get_or_insert_default().sockets = i64::try_from(current.sockets).ok();
     }
     let asked = guest_memory(domain);
-    if let Some(memory) = requested(vmi).filter(|requested| *requested > asked) {
+    if let Some(memory) = requested(vmi).max(used(vmi)).filter(|most| *most > asked) {
         domain.memory.get_or_insert_default().guest = Some(memory.to_binary());
     }
     largest
