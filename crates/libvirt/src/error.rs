@@ -68,7 +68,8 @@ impl Error {
 
     /// Why the guest's agent did not do what it was told to, in its own words; none where it did not answer.
     pub fn refused_by_agent(&self) -> Option<&str> {
-        let Self::Call { code: code::INTERNAL_ERROR, message, .. } = self else { return None };
+        // The code is another one in newer versions of libvirt.
+        let Self::Call { message, .. } = self else { return None };
         let (_, rest) = message.split_once("unable to execute QEMU agent command")?;
         Some(rest.split_once("': ").map_or(rest, |(_, why)| why))
     }
@@ -92,6 +93,8 @@ mod tests {
         }
         let refusal = "internal error: unable to execute QEMU agent command 'guest-ssh-add-authorized-keys': failed to lookup user 'eve': x";
         check(code::INTERNAL_ERROR, refusal, Some("failed to lookup user 'eve': x"));
+        let newer = refusal.replace("internal error", "guest agent command failed");
+        check(0, &newer, Some("failed to lookup user 'eve': x"));
         check(code::INTERNAL_ERROR, "internal error: unable to parse", None);
         check(code::AGENT_UNRESPONSIVE, "Guest agent is not responding: QEMU guest agent is not connected", None);
         assert_eq!(Error::Text("x").refused_by_agent(), None);

@@ -90,18 +90,21 @@ struct Turn {
     given: Option<Wanted>,
     next: Instant,
     pause: Duration,
-    /// Since when nobody has answered; unset once people were told.
+    /// Since when nobody has answered.
     silent: Option<Instant>,
+    /// People were told of that.
+    offline: bool,
 }
 
 impl Turn {
     fn new(now: Instant) -> Self {
-        Self { given: None, next: now, pause: RETRY, silent: Some(now) }
+        Self { given: None, next: now, pause: RETRY, silent: None, offline: false }
     }
 
     /// The agent has come, or gone.
     fn agent_changed(&mut self, now: Instant) {
-        (self.next, self.pause, self.silent) = (now, RETRY, Some(now));
+        (self.next, self.pause) = (now, RETRY);
+        self.answered();
     }
 
     fn is_due(&self, wanted: &Wanted, now: Instant) -> bool {
@@ -113,17 +116,18 @@ impl Turn {
         let told = match outcome {
             Outcome::Done => {
                 tracing::debug!("the guest has its credentials");
-                (self.next, self.pause, self.silent) = (now + AGAIN, RETRY, Some(now));
+                (self.next, self.pause) = (now + AGAIN, RETRY);
+                self.answered();
                 Some(CredentialsOutcome { succeeded: true, message: String::new() })
             }
             Outcome::Failed(message) => {
                 tracing::warn!(why = message, "the guest has not all of its credentials");
-                self.silent = Some(now);
+                self.answered();
                 self.later(now);
                 Some(CredentialsOutcome { succeeded: false, message })
             }
             Outcome::Halted => {
-                self.silent = Some(now);
+                self.answered();
                 self.next = now + RETRY;
                 return None;
             }
@@ -136,6 +140,11 @@ impl Turn {
         told
     }
 
+    /// Somebody is there, or has just come or gone: the time without an answer begins anew.
+    fn answered(&mut self) {
+        (self.silent, self.offline) = (None, false);
+    }
+
     fn later(&mut self, now: Instant) {
         self.next = now + self.pause;
         self.pause = (self.pause * 2).min(RETRY_AT_MOST);
@@ -143,7 +152,11 @@ impl Turn {
 
     /// What is told when nobody answers, once.
     fn alone(&mut self, now: Instant) -> Option<CredentialsOutcome> {
-        self.silent.take_if(|since| now.duration_since(*since) >= PATIENCE)?;
+        let since = *self.silent.get_or_insert(now);
+        if self.offline || now.duration_since(since) < PATIENCE {
+            return None;
+        }
+        self.offline = true;
         Some(CredentialsOutcome { succeeded: false, message: OFFLINE.to_owned() })
     }
 }
