@@ -344,9 +344,10 @@ async fn a_snapshot_that_nobody_makes_says_so_after_ten_seconds() {
         volume.name_any()
     );
     wait(&snapshots, "snap", "told", says(why)).await;
-    // The moment of creation is known to the second; and a clock that stands still goes on while other threads are at work.
+    // Not earlier: the moment of creation is known to the second. How much later is not known here: a clock that stands still goes
+    // on whenever this thread waits for others that are at work.
     let waited = begun.elapsed();
-    assert!((Duration::from_secs(9)..Duration::from_secs(20)).contains(&waited), "told after {waited:?}");
+    assert!(waited >= Duration::from_secs(9), "told after {waited:?}");
 
     // Somebody takes it up, and takes his time.
     let taken = Patch::Merge(json!({ "status": { "readyToUse": false } }));
