@@ -82,8 +82,9 @@ impl Merged {
             "{} is not the command of its Deployment",
             operator.name
         );
-        let args = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        for arg in args.filter(|arg| !arg.starts_with(&format!("{}=", operator.argument))) {
+        let mut args = container["args"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let known = format!("{}=", operator.argument);
+        if let Some(arg) = args.find(|arg| !arg.starts_with(&known)) {
             anyhow::bail!("{} has the argument {arg}, which is not known here", operator.name);
         }
         for variable in container["env"].as_array().into_iter().flatten() {
